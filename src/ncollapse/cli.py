@@ -1,0 +1,77 @@
+"""The command line: verbs only, each in its own module, imported when it is called."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from importlib import import_module
+
+VERBS = {
+    "measure": "every number of the papers from features, labels and a classifier, or from a checkpoint",
+    "predict": "what the last layer converges to, before any training",
+    "certify": "how far a trained last layer is from the global optimum",
+    "train": "one network by a recipe, measured every epoch, resumable",
+    "compare": "the same network under several losses and seeds, with statistics and a page",
+    "reproduce": "the tables and figures of the papers as named experiments",
+    "report": "the page for any folder of runs",
+    "data": "which data sets are there, which are missing and where to put them",
+}
+BAD_INPUT = (
+    ValueError,
+    TypeError,
+    FileNotFoundError,
+    NotADirectoryError,
+    IsADirectoryError,
+    PermissionError,
+    ImportError,
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb; return 0, 1 (the job failed) or 2 (bad input)."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in args
+    args = [arg for arg in args if arg != "--debug"]
+    if not args or args[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if args else 2
+    if args[0] == "--version":
+        from ncollapse import __version__
+
+        print(f"ncollapse {__version__}")
+        return 0
+    verb, *rest = args
+    if verb not in VERBS:
+        print(f"ncollapse: no verb {verb!r}; there are {', '.join(VERBS)}", file=sys.stderr)
+        return 2
+    try:
+        return int(import_module(f"ncollapse.commands.{verb}").main(rest))
+    except KeyboardInterrupt:
+        print(f"ncollapse {verb}: interrupted; the same command continues where it stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        else:
+            print(f"ncollapse {verb}: {str(error) or type(error).__name__}", file=sys.stderr)
+        return 2 if isinstance(error, BAD_INPUT) else 1
+
+
+def usage() -> str:
+    """The list of verbs."""
+    lines = [
+        "usage: ncollapse VERB [options]",
+        "",
+        "Measure, predict and steer neural collapse in classifiers.",
+        "",
+        "verbs:",
+    ]
+    lines += [f"  {verb:<10} {meaning}" for verb, meaning in VERBS.items()]
+    lines += ["", "ncollapse VERB --help says more; --debug shows tracebacks."]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

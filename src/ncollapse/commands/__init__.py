@@ -1,0 +1,1 @@
+"""One module a verb of the command line: it parses, calls the library and prints."""
