@@ -1,0 +1,93 @@
+"""One run as an engine carries it: everything a worker needs, as plain data."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+class OutOfTime(Exception):
+    """The sweep's time is over: the run stops at this epoch, with its checkpoint."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe (as JSON), the folder its run folder goes into and how to run it; `deadline` is a time.time() value."""
+
+    run_id: str
+    recipe: dict[str, Any]
+    out: str
+    data_root: str | None = None
+    device: str | None = None
+    deterministic: bool = False
+    deadline: float | None = None
+
+    def to_json(self) -> str:
+        """One line for a worker's standard input."""
+        return json.dumps(asdict(self))
+
+
+def execute(job: Job, emit: Callable[[dict[str, Any]], None], device: str | None = None) -> str:
+    """Carry out one job in this thread; return how it ended: finished, failed or interrupted.
+
+    A failure is recorded in the run's summary.json with its traceback; nothing but an interrupt is raised.
+    """
+    from ncollapse.train import Recipe, run
+
+    def progress(event: dict[str, Any]) -> None:
+        emit({"run_id": job.run_id, **event})
+        if job.deadline is not None and time.time() > job.deadline:
+            raise OutOfTime
+
+    if job.deadline is not None and time.time() > job.deadline:
+        emit({"run_id": job.run_id, "status": "interrupted"})
+        return "interrupted"
+    emit({"run_id": job.run_id, "status": "started"})
+    try:
+        summary = run(
+            Recipe.from_dict(job.recipe),
+            job.out,
+            data_root=job.data_root,
+            device=device or job.device,
+            deterministic=job.deterministic,
+            progress=progress,
+        )
+        status = str(summary.get("status", "finished"))
+    except OutOfTime:
+        status = "interrupted"
+    except Exception as error:
+        record_failure(job, f"{type(error).__name__}: {error}", traceback.format_exc())
+        status = "failed"
+    emit({"run_id": job.run_id, "status": status})
+    return status
+
+
+def record_failure(job: Job, reason: str, trace: str | None) -> None:
+    """Write the failure into the run's folder, unless the run itself did already."""
+    from ncollapse.experiments.runs import read_run
+
+    folder = Path(job.out) / job.run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    record = read_run(folder)
+    if record.status == "failed" and (record.summary or {}).get("traceback"):
+        return
+    if not (folder / "config.json").exists():
+        write_json(folder / "config.json", job.recipe)
+    last = record.history[-1].get("epoch", 0) if record.history else 0
+    summary = {"status": "failed", "run_id": job.run_id, "epoch": last, "reason": reason, "traceback": trace}
+    write_json(folder / "summary.json", summary)
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write JSON so that a reader sees the old file or the new one, never a part."""
+    from ncollapse.console import clean
+
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    part.write_text(json.dumps(clean(value), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(part, file)

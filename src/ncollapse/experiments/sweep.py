@@ -1,0 +1,82 @@
+"""A list of recipes carried out, each in the folder its configuration names; what is finished is skipped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ncollapse.experiments.engines import Job, get
+from ncollapse.experiments.runs import RunRecord, read_run
+
+if TYPE_CHECKING:
+    from ncollapse.train import Recipe
+
+
+def sweep(
+    recipes: Sequence[Recipe],
+    out: str | Path,
+    *,
+    engine: str = "local",
+    jobs: int | None = None,
+    device: str | None = None,
+    data_root: str | Path | None = None,
+    index: tuple[int, int] | None = None,
+    retry: bool = False,
+    deterministic: bool = False,
+    time_limit: float | None = None,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> list[RunRecord]:
+    """Carry out every recipe that is not finished under `out`, and read all of them back, in the order given.
+
+    `engine` is "local" (processes), "packed" (threads sharing one GPU) or "ray"; `jobs` how many runs at a time.
+    `index=(i, n)` takes the i-th of n equal shares (1-based), for job arrays. Failed runs are skipped unless `retry`.
+    `time_limit` (seconds) stops every run at the end of the epoch it is in, to be resumed by the same call.
+    `progress` gets the runs' own events and {"run_id", "status"} when one is skipped, started, lost or has ended.
+
+    An interrupt or a crash of any process leaves folders that the same call resumes: each run keeps a checkpoint and a
+    lock that ends with its process.
+    """
+    emit = progress or (lambda event: None)
+    chosen = list({recipe.run_id: recipe for recipe in take_share(recipes, index)}.values())
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    deadline = None if time_limit is None else time.time() + time_limit
+    todo: list[Job] = []
+    for recipe in chosen:
+        status = _standing(folder / recipe.run_id)
+        if status in ("finished", "running") or (status == "failed" and not retry):
+            emit({"run_id": recipe.run_id, "status": "skipped", "reason": status})
+            continue
+        if status == "failed":
+            (folder / recipe.run_id / "summary.json").unlink()
+        root = None if data_root is None else str(data_root)
+        todo.append(Job(recipe.run_id, recipe.to_dict(), str(folder), root, device, deterministic, deadline))
+    if todo:
+        get(engine)(todo, jobs, emit)
+    return [_read_back(folder, recipe) for recipe in chosen]
+
+
+def take_share(recipes: Sequence[Recipe], index: tuple[int, int] | None) -> Sequence[Recipe]:
+    """The i-th of n shares of a list, dealt round-robin; all of it without an index.
+
+    >>> take_share("abcdefg", (1, 3))
+    'adg'
+    """
+    if index is None:
+        return recipes
+    share, shares = index
+    if not 1 <= share <= shares:
+        raise ValueError(f"index={share}/{shares}: the share must lie between 1 and the number of shares")
+    return recipes[share - 1 :: shares]
+
+
+def _standing(folder: Path) -> str:
+    return read_run(folder).status if folder.is_dir() else "new"
+
+
+def _read_back(folder: Path, recipe: Recipe) -> RunRecord:
+    if (folder / recipe.run_id).is_dir():
+        return read_run(folder / recipe.run_id)
+    return RunRecord(folder / recipe.run_id, recipe.run_id, recipe.to_dict(), notes=("not started",))
