@@ -1,0 +1,79 @@
+"""A data set in memory: images or vectors, labels, class names, and how it came to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images (uint8 [N, C, H, W]) or vectors (float32 [N, d]) with labels (int64 [N]) in 0..K-1.
+
+    `record` lists, in order, every draw that made this subset: enough to make it again.
+
+    >>> data = Dataset(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 1]), ("a", "b"), "toy", "train")
+    >>> data.counts()
+    (1, 2)
+    >>> len(data.select(torch.tensor([0, 2])))
+    2
+    """
+
+    images: Tensor
+    labels: Tensor
+    classes: tuple[str, ...]
+    name: str
+    split: str
+    record: tuple[Mapping[str, Any], ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.images.dtype == torch.uint8:
+            fits = self.images.ndim == 4
+        else:
+            fits = self.images.is_floating_point() and self.images.ndim in (2, 4)
+        if not fits:
+            raise ValueError(
+                "images must be uint8 [N, C, H, W], or floating point [N, C, H, W] or [N, d]; "
+                f"got {self.images.dtype} {list(self.images.shape)}"
+            )
+        if self.labels.shape != self.images.shape[:1] or self.labels.dtype != torch.int64:
+            raise ValueError(
+                f"labels must be int64 [{len(self.images)}], one for each image; "
+                f"got {self.labels.dtype} {list(self.labels.shape)}"
+            )
+        if len(self.labels) and not (int(self.labels.min()) >= 0 and int(self.labels.max()) < len(self.classes)):
+            low, high = int(self.labels.min()), int(self.labels.max())
+            raise ValueError(f"labels must lie in 0..{len(self.classes) - 1}; they span {low}..{high}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def is_image(self) -> bool:
+        return self.images.ndim == 4
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample: (C, H, W) or (d,)."""
+        return tuple(self.images.shape[1:])
+
+    def counts(self) -> tuple[int, ...]:
+        """How many samples each class has."""
+        return tuple(torch.bincount(self.labels, minlength=self.num_classes).tolist())
+
+    def select(self, index: Tensor, **draw: Any) -> Dataset:
+        """The samples at `index`, in that order; `draw` is appended to the record."""
+        record = (*self.record, draw) if draw else self.record
+        return replace(self, images=self.images[index], labels=self.labels[index], record=record)
+
+    def to(self, device: torch.device | str) -> Dataset:
+        """The same data on a device; nothing is copied when it is there already."""
+        return replace(self, images=self.images.to(device), labels=self.labels.to(device))

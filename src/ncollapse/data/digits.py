@@ -1,0 +1,28 @@
+"""The embedded data set: scikit-learn's 1797 handwritten digits of 8 x 8 pixels, split once and for all."""
+
+from __future__ import annotations
+
+import torch
+
+from ncollapse.data.dataset import Dataset
+from ncollapse.data.subsets import split_stratified
+
+TEST_FRACTION = 0.2
+SPLIT_SEED = 0
+
+
+def load_digits(split: str) -> Dataset:
+    """1437 training or 360 test images, uint8 [N, 1, 8, 8] with grey levels 0..16 spread over 0..255.
+
+    scikit-learn ships one set; the stratified split (20 % of each class to the test set, seed 0) is ours and fixed.
+    """
+    from sklearn.datasets import load_digits as read
+
+    bunch = read()
+    images = torch.from_numpy(bunch.images).mul(255 / 16).round().to(torch.uint8)[:, None]
+    labels = torch.from_numpy(bunch.target).long()
+    train, test = split_stratified(labels, TEST_FRACTION, SPLIT_SEED)
+    index = train if split == "train" else test
+    classes = tuple(str(digit) for digit in range(10))
+    record = ({"draw": "split", "fraction": TEST_FRACTION, "seed": SPLIT_SEED, "stratified": True},)
+    return Dataset(images[index], labels[index], classes, "digits", split, record)

@@ -1,0 +1,298 @@
+"""Loaders that keep the whole data set on the device and make batches there.
+
+The order of an epoch and every augmentation draw come from CPU generators seeded by (seed, epoch, purpose) alone: the
+same batches on every device, with any number of threads, after any number of resumes. Many batches are made at once
+in a few large kernels, so that taking one costs a slice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Generator, Tensor
+
+from ncollapse.data.augment import (
+    Augment,
+    crop,
+    draw_crop,
+    draw_flip,
+    draw_rotation,
+    flip,
+    normalise,
+    resize,
+    rotate,
+)
+from ncollapse.data.dataset import Dataset
+from ncollapse.data.mixing import Mix, draw_mix, mix_images, mix_targets
+
+Batch = tuple[Tensor, Tensor]
+Normalisation = tuple[Sequence[float], Sequence[float]]
+
+CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
+GATHER_IMAGES = 4096
+
+
+def seed_stream(seed: int, epoch: int, purpose: str) -> Generator:
+    """A CPU generator that is a pure function of its arguments.
+
+    >>> a, b = (torch.rand(3, generator=seed_stream(0, 5, "crop")) for _ in range(2))
+    >>> torch.equal(a, b)
+    True
+    """
+    digest = hashlib.sha256(f"{seed}/{epoch}/{purpose}".encode()).digest()
+    return Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def order_epoch(count: int, seed: int, epoch: int) -> Tensor:
+    """The permutation of `count` samples in one epoch."""
+    return torch.randperm(count, generator=seed_stream(seed, epoch, "order"))
+
+
+class _Source:
+    """A resident data set and how its samples become network input."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        normalise: Normalisation | None = None,
+        image_size: int | None = None,
+        channels: int | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        channels_last: bool = False,
+    ) -> None:
+        if len(dataset) == 0:
+            raise ValueError(f"the data set {dataset.name!r} ({dataset.split}) is empty")
+        if not dataset.is_image and (image_size is not None or channels is not None):
+            raise ValueError(f"image_size and channels need images; {dataset.name!r} holds vectors {dataset.shape}")
+        if channels is not None and dataset.shape[0] not in (1, channels):
+            raise ValueError(f"channels must be {dataset.shape[0]} for {dataset.name!r} (or 1 to be repeated)")
+        self.device = torch.device(device)
+        data = dataset.to(self.device)
+        self.images = data.images if image_size is None else resize(data.images, image_size)
+        self.labels = data.labels
+        self.num_classes = dataset.num_classes
+        self.channels, self.dtype = channels, dtype
+        self.mean, self.std = ([0.0], [1.0]) if normalise is None else normalise
+        self.memory_format = torch.channels_last if channels_last and dataset.is_image else torch.contiguous_format
+        shape = tuple(self.images.shape[1:])
+        self.shape = shape if channels is None else (channels, *shape[1:])
+        """The shape of one input of the network."""
+        if len({len(self.mean), len(self.std)} | {1, self.shape[0]}) > 2 or len(self.mean) != len(self.std):
+            raise ValueError(
+                f"normalise must hold one mean and one std, or {self.shape[0]} of each; "
+                f"got {len(self.mean)} and {len(self.std)}"
+            )
+
+    def finish(self, images: Tensor) -> Tensor:
+        """Normalise, repeat a grey channel, and lay out in memory."""
+        if self.channels is not None and self.channels != images.shape[1]:
+            images = images.expand(-1, self.channels, *images.shape[2:])
+        return normalise(images, self.mean, self.std, self.dtype).contiguous(memory_format=self.memory_format)
+
+
+class DeviceLoader:
+    """Shuffled, augmented training batches of a resident data set.
+
+    `batch_size` is the global one. With `world_size` > 1 a loader yields its rank's share of each batch, so that the
+    shares of all ranks, in order, are the batch of a single process: mixing partners included.
+
+    >>> from ncollapse.data import load
+    >>> loader = DeviceLoader(load("digits"), 128, augment=Augment(crop=1), seed=3)
+    >>> x, y = next(iter(loader.epoch(0)))
+    >>> x.shape, y.shape, loader.steps
+    (torch.Size([128, 1, 8, 8]), torch.Size([128]), 11)
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        *,
+        augment: Augment | None = None,
+        normalise: Normalisation | None = None,
+        image_size: int | None = None,
+        channels: int | None = None,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+        drop_last: bool = True,
+        dtype: torch.dtype = torch.float32,
+        channels_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.augment = augment or Augment()
+        if not dataset.is_image and (self.augment.spatial or self.augment.mixes):
+            raise ValueError(f"augmentation needs images; {dataset.name!r} holds vectors {dataset.shape}")
+        if self.augment.resized_crop:
+            raise ValueError("augment.resized_crop works on folders that stream; use crop for data in memory")
+        if batch_size < 1 or (drop_last and batch_size > len(dataset)):
+            raise ValueError(f"batch_size must lie in 1..{len(dataset)} (the training samples), got {batch_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must lie in 0..{world_size - 1}, got {rank}")
+        if batch_size % world_size:
+            raise ValueError(f"batch_size must be a multiple of the {world_size} processes, got {batch_size}")
+        self.source = _Source(
+            dataset,
+            normalise=normalise,
+            image_size=image_size,
+            channels=channels,
+            device=device,
+            dtype=dtype,
+            channels_last=channels_last,
+        )
+        self.count, self.batch_size, self.seed = len(dataset), batch_size, seed
+        self.rank, self.world_size = rank, world_size
+        self.steps = self.count // batch_size if drop_last else -(-self.count // batch_size)
+        self.soft_targets = self.augment.soft_targets
+        self._plan: _Plan | None = None
+        self._chunk: tuple[int, int, list[Batch]] = (-1, -1, [])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return self.source.shape
+
+    @property
+    def num_classes(self) -> int:
+        return self.source.num_classes
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches (x, y) of one epoch from step `start`; y is labels [B], or soft targets [B, K]."""
+        for step in range(start, self.steps):
+            yield self.prepare(epoch, step)
+
+    def prepare(self, epoch: int, step: int, out: Batch | None = None) -> Batch:
+        """The batch of one step, in any order of calls; with `out` it is copied into those buffers."""
+        if not 0 <= step < self.steps:
+            raise ValueError(f"step must lie in 0..{self.steps - 1}, got {step}")
+        at_epoch, first, batches = self._chunk
+        if at_epoch != epoch or not first <= step < first + len(batches):
+            first = step
+            self._chunk = (-1, -1, [])
+            batches = self._make(epoch, step)
+            self._chunk = (epoch, first, batches)
+        x, y = batches[step - first]
+        if out is None:
+            return x, y
+        out[0].copy_(x)
+        out[1].copy_(y)
+        return out
+
+    def _make(self, epoch: int, step: int) -> list[Batch]:
+        """Batches of equal size from `step` on, as many as the memory for one chunk holds."""
+        if self._plan is None or self._plan.epoch != epoch:
+            self._plan = _Plan(self, epoch)
+        plan, full = self._plan, self.count // self.batch_size
+        size = self.batch_size if step < full else self.count - full * self.batch_size
+        sample = max(1, self.source.images[0].numel(), torch.Size(self.shape).numel())
+        budget = CHUNK_BYTES.get(self.source.device.type, CHUNK_BYTES["cpu"])
+        steps = min(max(1, budget // (4 * sample * size)), full - step) if step < full else 1
+        rows = slice(step * self.batch_size, step * self.batch_size + steps * size)
+        x = self.source.finish(plan.transform(rows)).reshape(steps, size, *self.shape)
+        y = self.source.labels[plan.order[rows]].reshape(steps, size)
+        mix = None if plan.mix is None else plan.mix[slice(step, step + steps)]
+        if mix is not None:
+            x = mix_images(x, mix)
+        if self.soft_targets:
+            y = mix_targets(y, self.num_classes, mix, self.augment.label_smoothing)
+        if self.world_size > 1:
+            x = x.tensor_split(self.world_size, 1)[self.rank]
+            y = y.tensor_split(self.world_size, 1)[self.rank]
+        return list(zip(x.unbind(0), y.unbind(0)))
+
+
+class _Plan:
+    """Every draw of one epoch."""
+
+    def __init__(self, loader: DeviceLoader, epoch: int) -> None:
+        def stream(purpose: str) -> Generator:
+            return seed_stream(loader.seed, epoch, purpose)
+
+        augment, count, source = loader.augment, loader.count, loader.source
+        self.epoch, self.augment, self.images = epoch, augment, source.images
+        self.order = order_epoch(count, loader.seed, epoch).to(source.device)
+        self.offsets = draw_crop(count, augment.crop, stream("crop")) if augment.crop else None
+        self.mirrored = draw_flip(count, stream("flip")) if augment.flip else None
+        self.angles = draw_rotation(count, augment.rotation, stream("rotation")) if augment.rotation else None
+        self.mix: Mix | None = None
+        if augment.mixes:
+            height, width = source.shape[1:]
+            self.mix = draw_mix(loader.steps, height, width, augment, stream("mix"))
+
+    def transform(self, rows: slice) -> Tensor:
+        """The images at these places of the epoch's order, cropped, flipped and rotated."""
+        parts = []
+        for start in range(rows.start, rows.stop, GATHER_IMAGES):
+            part = slice(start, min(start + GATHER_IMAGES, rows.stop))
+            x = self.images[self.order[part]]
+            if self.offsets is not None:
+                x = crop(x, self.offsets[0][part], self.offsets[1][part], self.augment.crop)
+            if self.mirrored is not None:
+                x = flip(x, self.mirrored[part])
+            if self.angles is not None:
+                x = rotate(x, self.angles[part])
+            parts.append(x)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class EvalLoader:
+    """Batches of a resident data set in its own order, without augmentation; may be iterated again and again.
+
+    With `world_size` > 1 each rank yields its contiguous share of the samples, the shares in order being the whole.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int = 2048,
+        *,
+        normalise: Normalisation | None = None,
+        image_size: int | None = None,
+        channels: int | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        channels_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must lie in 0..{world_size - 1}, got {rank}")
+        self.source = _Source(
+            dataset,
+            normalise=normalise,
+            image_size=image_size,
+            channels=channels,
+            device=device,
+            dtype=dtype,
+            channels_last=channels_last,
+        )
+        self.batch_size = batch_size
+        self._rows = torch.arange(len(dataset)).tensor_split(world_size)[rank]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.source.shape
+
+    @property
+    def num_classes(self) -> int:
+        return self.source.num_classes
+
+    def __len__(self) -> int:
+        return -(-len(self._rows) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        if len(self._rows) == 0:
+            return
+        first, stop = int(self._rows[0]), int(self._rows[-1]) + 1
+        for start in range(first, stop, self.batch_size):
+            rows = slice(start, min(start + self.batch_size, stop))
+            yield self.source.finish(self.source.images[rows]), self.source.labels[rows]

@@ -1,0 +1,116 @@
+"""Seeded subsets. Each returns a new data set whose `record` says how it was drawn.
+
+A class's samples are drawn without replacement; the kept samples stay in their old order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Generator, Tensor
+
+from ncollapse.data.dataset import Dataset
+
+
+def per_class_counts(dataset: Dataset, counts: Sequence[int], seed: int = 0) -> Dataset:
+    """Keep counts[k] samples of class k, as [100, 100, 200, 200, ..., 500, 500] in the imbalanced ReLU study.
+
+    >>> from ncollapse.data import load
+    >>> per_class_counts(load("digits"), [10, 20, 30] + [40] * 7).counts()
+    (10, 20, 30, 40, 40, 40, 40, 40, 40, 40)
+    """
+    wanted = [int(count) for count in counts]
+    if len(wanted) != dataset.num_classes:
+        raise ValueError(f"counts must hold {dataset.num_classes} numbers, one a class; got {len(wanted)}")
+    for label, (want, have) in enumerate(zip(wanted, dataset.counts())):
+        if not 0 <= want <= have:
+            raise ValueError(
+                f"counts[{label}] must lie in 0..{have} (samples of {dataset.classes[label]!r}), got {want}"
+            )
+    kept = [rows[:want] for rows, want in zip(_shuffle_classes(dataset.labels, dataset.num_classes, seed), wanted)]
+    return dataset.select(torch.cat(kept).sort().values, draw="per_class_counts", counts=wanted, seed=seed)
+
+
+def samples_per_class(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
+    """Keep the same number of samples of every class."""
+    return per_class_counts(dataset, [count] * dataset.num_classes, seed)
+
+
+def step_counts(num_classes: int, most: int, ratio: float, minority_fraction: float = 0.5) -> tuple[int, ...]:
+    """`most` samples in the first classes and most / ratio, rounded down, in the last `minority_fraction` of them.
+
+    >>> step_counts(4, 100, 10)
+    (100, 100, 10, 10)
+    """
+    _require_factor("ratio", ratio)
+    if not 0 <= minority_fraction <= 1:
+        raise ValueError(f"minority_fraction must lie in [0, 1], got {minority_fraction}")
+    minority = round(num_classes * minority_fraction)
+    return (most,) * (num_classes - minority) + (int(most / ratio),) * minority
+
+
+def step_imbalance(dataset: Dataset, ratio: float, minority_fraction: float = 0.5, seed: int = 0) -> Dataset:
+    """Majority classes first, minority classes last; the majority gets what the smallest class has."""
+    counts = step_counts(dataset.num_classes, min(dataset.counts()), ratio, minority_fraction)
+    return per_class_counts(dataset, counts, seed)
+
+
+def long_tail_counts(num_classes: int, most: int, factor: float) -> tuple[int, ...]:
+    """n_k = most * factor^(-k / (K - 1)), rounded down: the usual CIFAR-LT (Cui et al., 2019; Cao et al., 2019).
+
+    >>> sum(long_tail_counts(100, 500, 100))
+    10847
+    """
+    _require_factor("factor", factor)
+    return tuple(int(most * (1 / factor) ** (k / max(1, num_classes - 1))) for k in range(num_classes))
+
+
+def long_tail(dataset: Dataset, factor: float, seed: int = 0) -> Dataset:
+    """Exponentially fewer samples from the first class to the last, which has 1/factor of the first's."""
+    return per_class_counts(dataset, long_tail_counts(dataset.num_classes, min(dataset.counts()), factor), seed)
+
+
+def validation_split(dataset: Dataset, fraction: float = 0.1, seed: int = 0) -> tuple[Dataset, Dataset]:
+    """Hold out a fraction of every class; returns (the rest, the held-out part).
+
+    Stratified, so that a balanced training set stays balanced, as the theory wants it.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction must lie strictly between 0 and 1, got {fraction}")
+    rest, held = split_stratified(dataset.labels, fraction, seed)
+    if len(rest) == 0 or len(held) == 0:
+        raise ValueError(f"fraction {fraction} of {len(dataset)} samples leaves one part empty")
+    split = dataset.select(held, draw="validation_split", fraction=fraction, seed=seed, part="held out")
+    kept = dataset.select(rest, draw="validation_split", fraction=fraction, seed=seed, part="rest")
+    return kept, Dataset(split.images, split.labels, split.classes, split.name, "validation", split.record)
+
+
+def random_labels(dataset: Dataset, seed: int = 0) -> Dataset:
+    """Shuffle the labels among the samples: they say nothing about the images, and the class counts stay."""
+    order = torch.randperm(len(dataset), generator=Generator().manual_seed(seed))
+    record = (*dataset.record, {"draw": "random_labels", "seed": seed})
+    labels = dataset.labels[order.to(dataset.labels.device)]
+    return Dataset(dataset.images, labels, dataset.classes, dataset.name, dataset.split, record)
+
+
+def split_stratified(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Sorted indices of (the rest, the drawn part), the drawn part being round(fraction * n_k) of each class."""
+    drawn, rest = [], []
+    for rows in _shuffle_classes(labels, int(labels.max()) + 1, seed):
+        count = round(fraction * len(rows))
+        drawn.append(rows[:count])
+        rest.append(rows[count:])
+    return torch.cat(rest).sort().values, torch.cat(drawn).sort().values
+
+
+def _shuffle_classes(labels: Tensor, num_classes: int, seed: int) -> list[Tensor]:
+    """The indices of each class in random order."""
+    generator = Generator().manual_seed(seed)
+    order = torch.randperm(len(labels), generator=generator).to(labels.device)
+    return [order[labels[order] == label] for label in range(num_classes)]
+
+
+def _require_factor(name: str, value: float) -> None:
+    if not value >= 1:
+        raise ValueError(f"{name} must be at least 1 (the largest class over the smallest), got {value}")
