@@ -1,0 +1,224 @@
+"""The classifier's last layer, z = W h - b: as plain tensors, as a trainable layer, as a fixed frame.
+
+The bias is a threshold, as in the BCE paper. torch.nn.Linear adds its bias; `Head.from_linear` flips the sign, here and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ncollapse.frames import simplex_etf
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """A weight [K, d] and a threshold bias [K] (None: no bias).
+
+    >>> import torch
+    >>> Head(torch.eye(2), torch.tensor([1.0, 0.0])).logits(torch.tensor([[3.0, 4.0]])).tolist()
+    [[2.0, 4.0]]
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.weight.ndim != 2:
+            raise ValueError(f"weight must have shape [K, d], got {list(self.weight.shape)}")
+        if self.bias is not None and tuple(self.bias.shape) != (len(self.weight),):
+            raise ValueError(f"bias must have shape [{len(self.weight)}] to fit weight, got {list(self.bias.shape)}")
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear) -> Head:
+        """Return a torch.nn.Linear's head, detached: the same weight, the bias with its sign flipped.
+
+        >>> import torch
+        >>> linear = torch.nn.Linear(3, 2)
+        >>> torch.equal(Head.from_linear(linear).bias, -linear.bias)
+        True
+        """
+        return cls(linear.weight.detach(), None if linear.bias is None else -linear.bias.detach())
+
+    @classmethod
+    def of(cls, source: object) -> Head:
+        """Return the detached head of a Head, LinearHead, ETFHead, torch.nn.Linear or pair (weight, threshold)."""
+        if isinstance(source, nn.Linear):
+            return cls.from_linear(source)
+        if isinstance(source, Head | LinearHead | ETFHead):
+            weight, bias = source.weight, source.bias
+        elif isinstance(source, tuple | list) and len(source) == 2:
+            weight, bias = torch.as_tensor(source[0]), None if source[1] is None else torch.as_tensor(source[1])
+        else:
+            raise TypeError(
+                "head must be a Head, LinearHead, ETFHead, torch.nn.Linear or a pair (weight, bias), "
+                f"got {type(source).__name__}"
+            )
+        return cls(weight.detach(), None if bias is None else bias.detach())
+
+    @property
+    def num_classes(self) -> int:
+        """K, the number of rows of the weight."""
+        return int(self.weight.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """d, the dimension of the features."""
+        return int(self.weight.shape[1])
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return W h - b for features [..., d]."""
+        return F.linear(features, self.weight, None if self.bias is None else -self.bias)
+
+
+class LinearHead(nn.Module):
+    """Trainable z = W h - b; weight and bias start uniform in +-1/sqrt(d), as in torch.nn.Linear.
+
+    Args:
+        dim: d, the dimension of the features.
+        num_classes: K.
+        bias: False leaves the bias out.
+        bias_init: a number is added to the uniform start (the mean of the initial bias, bce-vs-ce Sec. 4); K numbers
+            replace it; {"prior": counts} sets the thresholds at which zero features give the class frequencies
+            pi: log((1 - pi_k)/pi_k) for sigmoids, -log pi_k if the loss of `problem` is a softmax; "theory"
+            sets the optimal bias that theory predicts for `problem`.
+        problem: what `ncollapse.predict` takes; needed for "theory".
+
+    >>> import torch
+    >>> LinearHead(3, 2, bias_init=[1.0, 2.0]).bias.tolist()
+    [1.0, 2.0]
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        bias: bool = True,
+        bias_init: float | str | Sequence[float] | Tensor | Mapping[str, Any] = 0.0,
+        problem: Any = None,
+    ) -> None:
+        super().__init__()
+        if dim < 1 or num_classes < 2:
+            raise ValueError(f"a head needs dim >= 1 and num_classes >= 2, got dim={dim}, num_classes={num_classes}")
+        if not bias and not (isinstance(bias_init, int | float) and bias_init == 0):
+            raise ValueError(f"bias_init={bias_init!r} needs a bias, but bias=False")
+        bound = 1.0 / math.sqrt(dim)
+        self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-bound, bound))
+        if bias:
+            start = torch.empty(num_classes).uniform_(-bound, bound)
+            self.bias = nn.Parameter(_start_bias(start, bias_init, problem))
+        else:
+            self.register_parameter("bias", None)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.weight, None if self.bias is None else -self.bias)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.weight.shape[1]}, num_classes={self.weight.shape[0]}, bias={self.bias is not None}"
+
+
+class ETFHead(nn.Module):
+    """Fixed head for any d >= K - 1: W = scale times a simplex ETF of unit vectors, turned at random (torch's seed).
+
+    `learnable_scale` makes the scale a parameter; `bias` adds a trainable threshold, initially 0.
+
+    >>> ETFHead(5, 4, scale=2.0).weight.norm(dim=1).round(decimals=4).tolist()
+    [2.0, 2.0, 2.0, 2.0]
+    """
+
+    frame: Tensor
+    scale: Tensor
+    bias: nn.Parameter | None
+
+    def __init__(
+        self, dim: int, num_classes: int, *, scale: float = 1.0, learnable_scale: bool = False, bias: bool = False
+    ) -> None:
+        super().__init__()
+        if not (math.isfinite(scale) and scale > 0.0):
+            raise ValueError(f"scale must be a finite number > 0, got {scale!r}")
+        dtype = torch.get_default_dtype()
+        self.register_buffer("frame", simplex_etf(num_classes, dim, generator=torch.default_generator, dtype=dtype))
+        size = torch.tensor(float(scale), dtype=dtype)
+        if learnable_scale:
+            self.scale = nn.Parameter(size)
+        else:
+            self.register_buffer("scale", size)
+        self.register_parameter("bias", nn.Parameter(torch.zeros(num_classes)) if bias else None)
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight [K, d], scale times the frame."""
+        return self.scale * self.frame
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.weight, None if self.bias is None else -self.bias)
+
+    def extra_repr(self) -> str:
+        learnable = isinstance(self.scale, nn.Parameter)
+        return f"dim={self.frame.shape[1]}, num_classes={self.frame.shape[0]}, learnable_scale={learnable}"
+
+
+def decay(
+    head: Head | LinearHead | ETFHead | nn.Linear,
+    features: Tensor | None = None,
+    weight_decay: float = 0.0,
+    feature_decay: float = 0.0,
+    bias_decay: float = 0.0,
+) -> Tensor:
+    """Return lambda_W/2 |W|^2 + lambda_H/2 |H|^2 + lambda_b/2 |b|^2 (bce-vs-ce Eq. 3), to add to the loss.
+
+    The feature term sums over the batch, so that it acts as n = batch/K samples a class. In float32 at least, also
+    under autocast.
+
+    >>> import torch
+    >>> decay(Head(torch.eye(2)), torch.ones(3, 2), weight_decay=0.1, feature_decay=0.01)
+    tensor(0.1300)
+    """
+    if feature_decay and features is None:
+        raise ValueError(f"features are needed for feature_decay={feature_decay}")
+    total = torch.zeros((), device=head.weight.device)
+    for strength, part in ((weight_decay, head.weight), (feature_decay, features), (bias_decay, head.bias)):
+        if strength and part is not None:
+            wide = part.float() if part.dtype in (torch.float16, torch.bfloat16) else part
+            total = total + 0.5 * strength * wide.square().sum()
+    return total
+
+
+def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
+    """Return the initial thresholds [K]; see `LinearHead`."""
+    if isinstance(bias_init, int | float):
+        return start + float(bias_init)
+    if isinstance(bias_init, str):
+        if bias_init != "theory":
+            raise ValueError(
+                f"bias_init must be a number, K numbers, {{'prior': counts}} or 'theory', got {bias_init!r}"
+            )
+        if problem is None:
+            raise ValueError("bias_init='theory' needs a problem: the loss, the classes and the decays")
+        from ncollapse.theory import predict
+
+        return torch.full_like(start, float(predict(problem).bias))
+    if isinstance(bias_init, Mapping):
+        if set(bias_init) != {"prior"}:
+            raise ValueError(f"bias_init as a mapping must be {{'prior': counts}}, got keys {sorted(bias_init)}")
+        counts = torch.as_tensor(bias_init["prior"], dtype=torch.float64)
+        if counts.shape != start.shape or not bool((counts.isfinite() & (counts > 0)).all()):
+            raise ValueError(f"the prior in bias_init must hold {len(start)} numbers > 0, got {counts.tolist()}")
+        share = counts / counts.sum()
+        softmax = problem is not None and problem.loss.contrastive
+        return (-share.log() if softmax else -share.logit()).to(start)
+    values = torch.as_tensor(bias_init, dtype=start.dtype)
+    if values.shape != start.shape:
+        raise ValueError(f"bias_init must hold one number for each of {len(start)} classes, got {list(values.shape)}")
+    return values.clone()

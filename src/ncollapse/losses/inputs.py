@@ -1,0 +1,115 @@
+"""What every loss does around its formula: check the arguments, read the target, weigh the samples, reduce."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, cast, get_args
+
+import torch
+from torch import Tensor
+
+Reduction = Literal["mean", "sum", "none"]
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def check_reduction(reduction: str) -> Reduction:
+    """Return `reduction` if it is one of the three words, else raise."""
+    if reduction not in get_args(Reduction):
+        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    return cast(Reduction, reduction)
+
+
+def check_smoothing(name: str, value: float) -> float:
+    """Return a smoothing strength in [0, 1) as a float, else raise."""
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"{name} must be in [0, 1), got {value!r}")
+    return float(value)
+
+
+def check_gamma(gamma: float) -> float:
+    """Return the focal exponent as a finite float >= 0, else raise."""
+    if not (math.isfinite(gamma) and gamma >= 0.0):
+        raise ValueError(f"gamma must be a finite number >= 0, got {gamma!r}")
+    return float(gamma)
+
+
+def check_positive(name: str, value: float) -> float:
+    """Return a finite float > 0, else raise."""
+    if not (math.isfinite(value) and value > 0.0):
+        raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
+    return float(value)
+
+
+def read_logits(logits: Tensor) -> Tensor:
+    """Return logits [B, K] in float32 or float64: half precision is widened before anything is computed."""
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+        raise TypeError(f"logits must be a floating-point tensor, got {kind}")
+    if logits.ndim != 2:
+        raise ValueError(f"logits must have shape [B, K], got {list(logits.shape)}")
+    if logits.shape[1] < 2:
+        raise ValueError(
+            f"logits must have at least 2 classes, got shape {list(logits.shape)}; for one logit: BinaryLoss"
+        )
+    return widen(logits)
+
+
+def widen(logits: Tensor) -> Tensor:
+    """Return float16 and bfloat16 as float32, anything else as it is."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def is_index(target: Tensor, batch: int, num_classes: int) -> bool:
+    """Tell an index target [B] (True) from a soft target [B, K] (False), by shape; raise for anything else.
+
+    Labels out of range raise ValueError on the CPU. On other devices looking would mean waiting for the device, and
+    while compiling it would break the graph: there the gather or scatter that reads the label has its own assertion.
+    """
+    if not isinstance(target, Tensor):
+        raise TypeError(f"target must be a tensor, got {type(target).__name__}")
+    if target.shape == (batch, num_classes):
+        if target.is_complex():
+            raise TypeError(f"soft target must be real, got {target.dtype}")
+        return False
+    if target.shape != (batch,):
+        raise ValueError(
+            f"target must have shape [{batch}] (class indices) or [{batch}, {num_classes}] (soft), "
+            f"got {list(target.shape)}"
+        )
+    if target.dtype not in _INTEGERS:
+        raise TypeError(f"target of shape [B] must hold integer class indices, got {target.dtype}")
+    if target.device.type == "cpu" and batch and not torch.compiler.is_compiling():
+        low, high = (int(v) for v in target.aminmax())
+        if low < 0 or high >= num_classes:
+            raise ValueError(f"target must lie in [0, {num_classes - 1}], got values from {low} to {high}")
+    return True
+
+
+def one_hot(target: Tensor, like: Tensor) -> Tensor:
+    """Return an index target [B] as rows of zeros and one 1, in the shape, dtype and device of `like` [B, K]."""
+    return torch.zeros_like(like).scatter(1, target.long().unsqueeze(1), 1.0)
+
+
+def reduce(values: Tensor, target: Tensor, index: bool, weight: Tensor | None, reduction: str) -> Tensor:
+    """Weigh the samples' losses [B] and reduce them.
+
+    Sample i weighs sum_k y_ik weight_k (weight[y_i] for an index). "mean" is the weighted mean, so that multiplying
+    all class weights by a number changes nothing, least of all the scale against which a decay is chosen.
+    """
+    check_reduction(reduction)
+    if weight is None:
+        return values.mean() if reduction == "mean" else values.sum() if reduction == "sum" else values
+    weight = weight.to(values)
+    shares = weight[target.long()] if index else (target.to(values.dtype) * weight).sum(1)
+    values = values * shares
+    if reduction == "mean":
+        return values.sum() / shares.sum()
+    return values.sum() if reduction == "sum" else values
+
+
+def check_weight(weight: Tensor | None, num_classes: int) -> None:
+    """Raise unless the class weights are None or have shape [K]."""
+    if weight is not None and tuple(weight.shape) != (num_classes,):
+        raise ValueError(
+            f"weight must have one entry for each of {num_classes} classes, got shape {list(weight.shape)}"
+        )
