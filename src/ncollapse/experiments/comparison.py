@@ -1,0 +1,188 @@
+"""What a folder of runs says about its losses: estimates over seeds, paired differences, speed, and plain sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+from ncollapse.experiments.runs import RunRecord, dig
+from ncollapse.experiments.statistics import Difference, Estimate, Speed, collapse_speed, estimate, paired_difference
+from ncollapse.experiments.variants import Variant, group_runs, measured
+
+
+class Quantity(NamedTuple):
+    """A row of the comparison: where it stands in a record, what it is called, and which way is better."""
+
+    key: str
+    title: str
+    percent: bool = False
+    better: str = ""
+
+
+QUANTITIES = (
+    Quantity("test.accuracy", "test accuracy", True, "higher"),
+    Quantity("test.uniform_accuracy", "test uniform accuracy", True, "higher"),
+    Quantity("test.compactness", "test compactness", True, "higher"),
+    Quantity("test.distinctiveness", "test distinctiveness", True, "higher"),
+    Quantity("train.accuracy", "train accuracy", True, "higher"),
+    Quantity("train.uniform_accuracy", "train uniform accuracy", True, "higher"),
+    Quantity("train.nc1", "train NC1", False, "lower"),
+    Quantity("train.nc2", "train NC2", False, "lower"),
+    Quantity("train.nc3", "train NC3", False, "lower"),
+    Quantity("train.positive_score", "positive score"),
+    Quantity("train.negative_score", "negative score"),
+    Quantity("train.bias", "bias"),
+    Quantity("train.weight_energy", "weight energy"),
+    Quantity("train.feature_energy", "feature energy"),
+    Quantity("certificate.gap", "certified gap", False, "lower"),
+)
+SAID = ("test.accuracy", "test.uniform_accuracy", "train.nc1")
+PREDICTED = ("positive_score", "negative_score", "bias", "weight_energy", "feature_energy", "nc1", "nc2", "nc3")
+SPEEDS = {
+    "accuracy_epoch": "first epoch, train accuracy 100 %",
+    "uniform_accuracy_epoch": "first epoch, uniform accuracy 100 %",
+    "nc1_epoch": "first epoch, NC1 < 0.1",
+    "log_nc1": "mean log10 NC1, epochs 1-20",
+    "log_nc2": "mean log10 NC2, epochs 1-20",
+    "log_nc3": "mean log10 NC3, epochs 1-20",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One variant beside the reference of its context (None for the reference itself), quantity by quantity."""
+
+    variant: Variant
+    reference: Variant | None
+    estimates: dict[str, Estimate]
+    differences: dict[str, Difference]
+    predictions: dict[str, float]
+    phase: str
+    speeds: dict[str, Estimate]
+    reached: dict[str, int]
+    sentence: str
+
+
+def compare_runs(records: Sequence[RunRecord]) -> list[Finding]:
+    """Lay the variants of some runs side by side; the first loss of each context is the reference of the others."""
+    variants = group_runs(records)
+    references: dict[str, Variant] = {}
+    findings = []
+    for variant in variants:
+        if not variant.counted:
+            continue
+        reference = references.setdefault(variant.context, variant)
+        findings.append(find(variant, None if reference is variant else reference))
+    return findings
+
+
+def find(variant: Variant, reference: Variant | None) -> Finding:
+    """Everything the seeds of one variant say, on its own and paired by seed with the reference."""
+    runs = variant.counted
+    estimates = {q.key: estimate([measured(r, q.key) for r in runs]) for q in QUANTITIES}
+    pairs = pair_by_seed(reference.counted, runs) if reference else []
+    differences = {}
+    if reference:
+        for q in QUANTITIES:
+            sides = [(measured(a, q.key), measured(b, q.key)) for a, b in pairs]
+            differences[q.key] = paired_difference([a for a, _ in sides], [b for _, b in sides])
+    all_speeds = [collapse_speed(r.history) for r in runs]
+    speeds = {name: estimate([_number(getattr(s, name)) for s in all_speeds]) for name in SPEEDS}
+    prediction = next((p for r in runs if (p := dig(r.summary or {}, "prediction"))), None) or {}
+    predictions = {name: _number(prediction.get(name)) for name in PREDICTED}
+    finding = Finding(
+        variant,
+        reference,
+        estimates,
+        differences,
+        predictions,
+        str(prediction.get("phase") or ""),
+        speeds,
+        {name: count_reached(all_speeds, name) for name in SPEEDS},
+        "",
+    )
+    return replace(finding, sentence=say(finding))
+
+
+def pair_by_seed(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list[tuple[RunRecord, RunRecord]]:
+    """The runs of two variants that share a seed."""
+    by_seed = {r.seed: r for r in first}
+    return [(by_seed[r.seed], r) for r in second if r.seed in by_seed]
+
+
+def count_reached(speeds: Sequence[Speed], name: str) -> int:
+    """In how many runs an event of `Speed` happened at all."""
+    return sum(math.isfinite(_number(getattr(s, name))) for s in speeds)
+
+
+def say(finding: Finding) -> str:
+    """One plain sentence on a variant, claiming a difference only where its interval leaves zero out."""
+    name, n = finding.variant.label, len(finding.variant.counted)
+    seeds = "one seed" if n == 1 else f"{n} seeds"
+    accuracy, uniform = finding.estimates["test.accuracy"], finding.estimates["test.uniform_accuracy"]
+    start = f"{name} ({seeds}): test accuracy {_rate(accuracy)}, uniform accuracy {_rate(uniform)}"
+    reached, nc1 = finding.reached["nc1_epoch"], finding.speeds["nc1_epoch"]
+    if reached == n:
+        start += f", NC1 below 0.1 from epoch {nc1.mean:.3g}"
+    elif reached:
+        start += f", NC1 below 0.1 in {reached} of {n} runs"
+    else:
+        start += ", NC1 never below 0.1"
+    if finding.variant.provisional:
+        start += " (still unfinished)"
+    if finding.reference is None:
+        return start + "."
+    clauses = [_clause(finding, q) for q in QUANTITIES if q.key in SAID]
+    pairs = max((d.n for d in finding.differences.values()), default=0)
+    against = finding.reference.label
+    if pairs == 0:
+        return f"{start}. No seed is shared with {against}, so there is no paired difference."
+    if pairs == 1:
+        clauses.append("one shared seed gives no interval, so chance is not ruled out")
+    return f"{start}. Against {against}: {'; '.join(clauses)}."
+
+
+def to_dict(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """The findings as plain data, for `--json`."""
+    return [
+        {
+            "label": f.variant.label,
+            "loss": f.variant.loss,
+            "settings": f.variant.settings,
+            "seeds": [r.seed for r in f.variant.counted],
+            "runs": [{"run_id": r.run_id, "seed": r.seed, "status": r.status} for r in f.variant.records],
+            "reference": f.reference.label if f.reference else None,
+            "measured": {key: asdict(value) for key, value in f.estimates.items()},
+            "difference": {key: asdict(value) for key, value in f.differences.items()},
+            "predicted": {"phase": f.phase or None, **f.predictions},
+            "speed": {key: asdict(value) | {"reached": f.reached[key]} for key, value in f.speeds.items()},
+            "sentence": f.sentence,
+        }
+        for f in findings
+    ]
+
+
+def _clause(finding: Finding, quantity: Quantity) -> str:
+    d = finding.differences[quantity.key]
+    title = quantity.title.removeprefix("test ").removeprefix("train ")
+    if not math.isfinite(d.mean):
+        return f"{title} not measured"
+    scale, unit = (100, " points") if quantity.percent else (1, "")
+    size = f"{abs(d.mean) * scale:.2g}{unit}"
+    side = "higher" if d.mean > 0 else "lower"
+    if d.n < 2:
+        return f"{title} {size} {side}" if d.mean else f"{title} equal"
+    interval = f"{d.confidence:.0%} interval {d.low * scale:+.2g} to {d.high * scale:+.2g}"
+    return f"{title} {size} {side} ({interval})" if d.clear else f"{title} not distinguishable ({interval})"
+
+
+def _rate(value: Estimate) -> str:
+    if value.n == 0:
+        return "not measured"
+    return f"{100 * value.mean:.2f} %" + (f" ± {100 * value.std:.2f}" if value.n > 1 else "")
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
