@@ -1,0 +1,219 @@
+"""Certify how far a last layer (W, H, b) is from the global optimum of its regularised objective.
+
+The objective is f = 1/N sum_i L(W h_i - b, y_i) + lW/2 |W|^2 + lH/2 |H|^2 + lb/2 |b|^2. For a loss that is convex in
+the logits, every matrix Y [K, N] of spectral norm at most sqrt(lW lH) bounds it from below at every point, in any
+dimension d:
+
+    f(W, H, b) >= D(Y) = -1/N sum_i L*(N y_i) - |Y 1|^2 / (2 lb)     (lb = 0: Y 1 = 0; no bias: the term drops)
+
+The gradient of the loss in the logits, scaled into the ball, is such a matrix, and at a global optimum D = f. Averaging
+its columns within each class keeps it feasible and only raises D, so one pass that sums K x K responses is enough, for
+any N.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ncollapse.heads import Head
+from ncollapse.losses import Loss, make_loss
+from ncollapse.theory.conjugates import Array, ConvexLoss, convex_loss, recentre
+from ncollapse.theory.responses import Summary, summarise
+
+FEATURES = ("free", "relu")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What `certify` found. The objective of every (W, H, b) of the model lies above `lower_bound`.
+
+    objective: f at the given point; data_loss: its first term, the mean loss.
+    lower_bound: the dual bound; gap = objective - lower_bound >= objective - global minimum.
+    dual_norm: the norm of the loss gradient over sqrt(lW lH). At a critical point, at most 1 means globally optimal and
+        more than 1, with W of rank below d, a strict saddle (see `escape`).
+    """
+
+    objective: float
+    data_loss: float
+    lower_bound: float
+    gap: float
+    relative_gap: float
+    dual_norm: float
+    features_model: str
+    num_samples: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as a plain dictionary."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Decays:
+    """The three decays of one objective, the feature decay already per sample of the whole set."""
+
+    weight: float
+    feature: float
+    bias: float
+
+
+def certify(
+    features: Any,
+    labels: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    loss: str | Loss = "bce",
+    *,
+    weight_decay: float,
+    feature_decay: float,
+    bias_decay: float = 0.0,
+    batch_size: float | None = None,
+    features_model: str = "free",
+    head: Any = None,
+    class_counts: Any = None,
+    **loss_params: Any,
+) -> Certificate:
+    """Bound from below what any (W, H, b) can reach, and say how far this one is above.
+
+    features [N, d] and labels [N] are arrays or tensors on any device; or, with labels left out, an iterable of such
+    batches, read once. weight [K, d], bias [K] is the threshold of z = W h - b; None means a classifier without one.
+    Owners of a `torch.nn.Linear` pass `head=linear`.
+
+    loss: "ce", "bce", "ls" or "mse" with its parameters, or a loss object. weight_decay, feature_decay and bias_decay
+    are lW, lH and lb. A feature decay that acted on batches, lH/2 |H_batch|^2, is lH * batch_size / N on the whole set:
+    pass batch_size. features_model="relu" bounds non-negative features only, which is tighter; the default "free" holds
+    for every feature, ReLU ones included. class_counts [K]: each class stands for so many samples, equally spread over
+    the ones given (the few rows of a configuration for a large set).
+
+    All sums are in float64. Rounding in them moves the dual point, never the validity of its bound.
+
+    >>> import torch
+    >>> w = torch.eye(3) - 1 / 3
+    >>> c = certify(3 * w, torch.arange(3), 3 * w, None, "ce", weight_decay=0.01, feature_decay=0.01)
+    >>> c.lower_bound < c.objective
+    True
+    """
+    head = Head.of(head if head is not None else (weight, bias))
+    num_classes = int(head.weight.shape[0])
+    decays = _check_decays(weight_decay, feature_decay, bias_decay)
+    if features_model not in FEATURES:
+        raise ValueError(f"features_model is {features_model!r}; it is 'free' or 'relu'")
+    loss = make_loss(loss, **loss_params)
+    convex = convex_loss(loss, num_classes)
+    summary = summarise(
+        features, labels, head, convex, class_counts=class_counts, non_negative=features_model == "relu"
+    )
+    if loss.weight is not None:
+        summary = replace(summary, weights=_check_class_weights(loss.weight, num_classes))
+    decays = spread(decays, batch_size, float(summary.counts.sum()))
+
+    w = head.weight.detach().cpu().double()
+    b = np.zeros(num_classes) if head.bias is None else head.bias.detach().double().cpu().numpy()
+    data_loss = float(summary.shares @ summary.losses)
+    energy = float(summary.counts @ summary.energies)
+    objective = data_loss + 0.5 * (
+        decays.weight * float(w.square().sum()) + decays.feature * energy + decays.bias * float(b @ b)
+    )
+    bound, norm = lower_bound(convex, summary, None if head.bias is None else b, decays, features_model)
+    gap = objective - bound
+    return Certificate(
+        objective=objective,
+        data_loss=data_loss,
+        lower_bound=bound,
+        gap=gap,
+        relative_gap=gap / objective if objective else math.nan,
+        dual_norm=norm,
+        features_model=features_model,
+        num_samples=int(summary.given.sum()),
+    )
+
+
+def lower_bound(
+    loss: ConvexLoss, summary: Summary, bias: Array | None, decays: Decays, features_model: str = "free"
+) -> tuple[float, float]:
+    """The best dual bound found from the mean responses, and the norm of their gradient over sqrt(lW lH)."""
+    shares = summary.shares
+    tau = math.sqrt(decays.weight * decays.feature)
+    plain = loss.gradient(summary.responses)
+    norm = dual_norm(plain, summary, features_model) / tau
+    candidates = [plain]
+    if bias is not None:
+        # A bias still on its way would spoil the bound: its optimum for these class means is a better dual point.
+        candidates.append(loss.gradient(recentre(loss, summary.responses, shares, bias, decays.bias)))
+        if decays.bias == 0.0:
+            candidates = [loss.balance(candidate, shares) for candidate in candidates]
+    return max(_dual_value(loss, q, summary, bias, decays, features_model) for q in candidates), norm
+
+
+def dual_norm(gradient: Array, summary: Summary, features_model: str = "free") -> float:
+    """The norm of the class-averaged dual matrix Y, whose n_k columns of class k are q_k / N.
+
+    free: |Y|_2, from the K x K Gram matrix M = (sqrt(n_k n_l) q_k.q_l / N^2). relu: max |Y v| over unit v >= 0 is at
+    most the root of the largest eigenvalue of M, and of M with its negative off-diagonal entries set to 0; the smaller
+    of the two is taken.
+    """
+    # share_k / n_k instead of 1 / N: the same, and right with class weights too.
+    scaled = gradient * (summary.shares / np.sqrt(np.where(summary.counts > 0, summary.counts, 1.0)))[:, None]
+    gram = scaled @ scaled.T
+    top = np.linalg.eigvalsh(gram)[-1]
+    if features_model == "relu":
+        positive = np.maximum(gram, 0.0)
+        top = min(top, np.linalg.eigvalsh(positive)[-1])
+    return math.sqrt(max(float(top), 0.0))
+
+
+def _dual_value(
+    loss: ConvexLoss,
+    q: Array,
+    summary: Summary,
+    bias: Array | None,
+    decays: Decays,
+    features_model: str,
+) -> float:
+    """max over s in [0, s_max] of D(s Y), where s_max brings Y into the ball and keeps it in the domain of L*."""
+    shares = summary.shares
+    total = shares @ q
+    penalty = float(total @ total) / (2.0 * decays.bias) if bias is not None and decays.bias > 0.0 else 0.0
+    norm = dual_norm(q, summary, features_model)
+    largest = min(1.0, math.sqrt(decays.weight * decays.feature) / norm) if norm > 0.0 else 1.0
+
+    def value(s: float) -> float:
+        return -float(shares @ loss.conjugate(s * q)) - s * s * penalty
+
+    best = value(largest)
+    if value(largest * (1.0 - 1e-6)) > best:
+        from scipy.optimize import minimize_scalar
+
+        found = minimize_scalar(lambda s: -value(s), bounds=(0.0, largest), method="bounded", options={"xatol": 1e-9})
+        best = max(best, -float(found.fun))
+    return best
+
+
+def _check_class_weights(weights: Tensor, num_classes: int) -> Array:
+    if len(weights) != num_classes:
+        raise ValueError(f"loss has {len(weights)} class weights; weight has {num_classes} rows")
+    return np.asarray(weights.detach().double().cpu().numpy())
+
+
+def _check_decays(weight: float, feature: float, bias: float) -> Decays:
+    for name, value in (("weight_decay", weight), ("feature_decay", feature)):
+        if not (math.isfinite(value) and value > 0.0):
+            raise ValueError(
+                f"{name} is {value}; it must be positive: without it the objective has no minimum to certify"
+            )
+    if not (math.isfinite(bias) and bias >= 0.0):
+        raise ValueError(f"bias_decay is {bias}; it must be at least 0")
+    return Decays(float(weight), float(feature), float(bias))
+
+
+def spread(decays: Decays, batch_size: float | None, num_samples: float) -> Decays:
+    """Spread a feature decay that acted on batches over the whole set: lH * batch_size / N."""
+    if batch_size is None:
+        return decays
+    if not (math.isfinite(batch_size) and batch_size > 0):
+        raise ValueError(f"batch_size is {batch_size}; it must be positive")
+    return Decays(decays.weight, decays.feature * float(batch_size) / num_samples, decays.bias)
