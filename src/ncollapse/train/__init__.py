@@ -1,0 +1,15 @@
+"""Training: recipes, one loop, run folders that survive a kill."""
+
+from ncollapse.train import recipes
+from ncollapse.train.recipe import DataSpec, DecaySpec, LossSpec, ModelSpec, OptimSpec, Recipe, ScheduleSpec
+
+__all__ = [
+    "DataSpec",
+    "DecaySpec",
+    "LossSpec",
+    "ModelSpec",
+    "OptimSpec",
+    "Recipe",
+    "ScheduleSpec",
+    "recipes",
+]

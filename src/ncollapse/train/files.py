@@ -1,0 +1,84 @@
+"""Recipe files: TOML and JSON in, TOML out, unknown keys and values of the wrong kind refused."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+T = TypeVar("T")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a TOML or JSON file."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"recipe file {path}: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"recipe file {path}: must hold one table of keys, holds a {type(content).__name__}")
+    return content
+
+
+def structure(content: dict[str, Any], kind: type[T]) -> T:
+    """Make a recipe from nested plain values; every refusal names its key."""
+    import cattrs
+    from cattrs.strategies import configure_union_passthrough
+
+    refuse_unknown(content, kind)
+    converter = cattrs.Converter()
+    for plain in (int, float, bool, str):
+        converter.register_structure_hook(plain, _exactly)
+    configure_union_passthrough(int | float | bool | str | None, converter)
+    converter.register_structure_hook(float | str, lambda value, _: value)
+    try:
+        return converter.structure(content, kind)
+    except cattrs.BaseValidationError as error:
+        leaf = _innermost(error)
+        if isinstance(leaf, ValueError) and str(leaf).startswith("recipe:"):
+            raise ValueError(str(leaf)) from None
+        lines = cattrs.transform_error(error, format_exception=lambda exc, _: str(exc))
+        raise ValueError("recipe: " + "; ".join(line.replace("@ $.", "at ") for line in lines)) from None
+
+
+def refuse_unknown(content: dict[str, Any], kind: type, at: str = "") -> None:
+    """Refuse keys that no dataclass knows, with the nearest one that exists."""
+    hints = get_type_hints(kind)
+    known = [item.name for item in fields(kind)]
+    for key, value in content.items():
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, 1)
+            hint = f"did you mean {at}{near[0]}? " if near else ""
+            raise ValueError(f"recipe: {at}{key} is not a key; {hint}known here: {', '.join(known)}")
+        if is_dataclass(hints[key]):
+            if not isinstance(value, dict):
+                raise ValueError(f"recipe: {at}{key} = {value!r} must be a table of keys")
+            refuse_unknown(value, hints[key], f"{at}{key}.")  # type: ignore[arg-type]
+
+
+def dump_toml(content: dict[str, Any], at: str = "") -> str:
+    """Nested plain values as TOML: scalars, lists, tables; None is left out, as TOML has no word for it."""
+    plain = {key: value for key, value in content.items() if not isinstance(value, dict) and value is not None}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items()]
+    for key, value in content.items():
+        if isinstance(value, dict):
+            lines += ["", f"[{at}{key}]", dump_toml(value, f"{at}{key}.").rstrip()]
+    return "\n".join(lines) + "\n"
+
+
+def _exactly(value: Any, kind: type) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise ValueError(f"{value!r} is not of type {kind.__name__}")
+    return value
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,299 @@
+"""What a training run is: frozen dataclasses, checked when they are made, from and to TOML and JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ncollapse.data.augment import Augment
+
+if TYPE_CHECKING:
+    from ncollapse.losses import Loss
+    from ncollapse.theory import Problem
+
+
+def check(ok: bool, key: str, value: object, right: str) -> None:
+    """Refuse a value: name the key, the value and what would be right."""
+    if not ok:
+        raise ValueError(f"recipe: {key} = {value!r} is not possible; it must be {right}")
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Which samples: a data set, at most one subset of it, a validation share, random labels.
+
+    name: what `ncollapse data list` prints, or folder:PATH, npz:PATH.
+    samples_per_class, per_class_counts, step_imbalance (most / least), long_tail (first / last class): the subset.
+    validation: share of the training set held out.  seed: of the subset, the split and the random labels.
+    """
+
+    name: str = "digits"
+    samples_per_class: int | None = None
+    per_class_counts: tuple[int, ...] | None = None
+    step_imbalance: float | None = None
+    long_tail: float | None = None
+    random_labels: bool = False
+    validation: float = 0.0
+    image_size: int | None = None
+    channels: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        subsets = ("samples_per_class", "per_class_counts", "step_imbalance", "long_tail")
+        named = [key for key in subsets if getattr(self, key) is not None]
+        check(len(named) <= 1, "data." + " and data.".join(named), "both given", "one subset at most")
+        check(0 <= self.validation < 1, "data.validation", self.validation, "a share in [0, 1)")
+        check(self.samples_per_class is None or self.samples_per_class > 0, *_at(self, "data.samples_per_class"), "> 0")
+        check(all(n >= 0 for n in self.per_class_counts or ()), *_at(self, "data.per_class_counts"), ">= 0 everywhere")
+        check(self.step_imbalance is None or self.step_imbalance >= 1, *_at(self, "data.step_imbalance"), ">= 1")
+        check(self.long_tail is None or self.long_tail >= 1, *_at(self, "data.long_tail"), ">= 1")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which network, and the head that ends it: z = W h - b.
+
+    bias_init: the mean the thresholds start at (each uniform in +-1/sqrt(d) around it), or "theory": the predicted one.
+    weights: a file of weights to start from.
+    """
+
+    name: str = "resnet18"
+    feature_dim: int | None = None
+    feature_dim_linear: int | None = None
+    head: Literal["linear", "etf"] = "linear"
+    bias: bool = True
+    bias_init: float | Literal["theory"] = 0.0
+    stem: Literal["small", "imagenet"] = "small"
+    weights: str | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("feature_dim", "feature_dim_linear"):
+            value = getattr(self, key)
+            check(value is None or value > 0, f"model.{key}", value, "> 0")
+        check(self.head in ("linear", "etf"), "model.head", self.head, "linear or etf")
+        check(self.stem in ("small", "imagenet"), "model.stem", self.stem, "small or imagenet")
+        number = isinstance(self.bias_init, (int, float)) and math.isfinite(self.bias_init)
+        check(number or self.bias_init == "theory", "model.bias_init", self.bias_init, "a number or theory")
+
+
+@dataclass(frozen=True)
+class LossSpec:
+    """Which loss; what is None takes the loss's own default."""
+
+    name: str = "ce"
+    gamma: float | None = None
+    alpha: float | None = None
+    kappa: float | None = None
+    beta: float | None = None
+    M: float | None = None
+    label_smoothing: float | None = None
+
+    def __post_init__(self) -> None:
+        self.make()
+
+    def make(self) -> Loss:
+        """The loss itself."""
+        from ncollapse.losses import make_loss
+
+        params = {key: value for key, value in asdict(self).items() if key != "name" and value is not None}
+        try:
+            return make_loss(self.name, **params)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"recipe: loss = {_shorten(self)} is not possible: {error}") from None
+
+
+@dataclass(frozen=True)
+class OptimSpec:
+    """Which optimiser, for how long, on which batches.
+
+    weight_decay acts on every parameter alike (in the gradient for sgd, adam and lbfgs, decoupled for adamw).
+    scale_lr: multiply the rate by batch_size / 128.  clip_norm: the largest norm of the whole gradient.
+    """
+
+    name: Literal["sgd", "adam", "adamw", "lbfgs"] = "sgd"
+    lr: float = 0.01
+    momentum: float = 0.9
+    epochs: int = 100
+    batch_size: int = 128
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    scale_lr: bool = False
+
+    def __post_init__(self) -> None:
+        check(self.name in ("sgd", "adam", "adamw", "lbfgs"), "optim.name", self.name, "sgd, adam, adamw or lbfgs")
+        check(math.isfinite(self.lr) and self.lr > 0, "optim.lr", self.lr, "> 0")
+        check(0 <= self.momentum < 1, "optim.momentum", self.momentum, "in [0, 1)")
+        check(self.epochs > 0, "optim.epochs", self.epochs, "> 0")
+        check(self.batch_size > 0, "optim.batch_size", self.batch_size, "> 0")
+        check(math.isfinite(self.weight_decay) and self.weight_decay >= 0, *_at(self, "optim.weight_decay"), ">= 0")
+        check(self.clip_norm is None or self.clip_norm > 0, "optim.clip_norm", self.clip_norm, "> 0")
+
+    @property
+    def rate(self) -> float:
+        """The rate the schedule starts from."""
+        return self.lr * self.batch_size / 128 if self.scale_lr else self.lr
+
+
+@dataclass(frozen=True)
+class ScheduleSpec:
+    """How the rate changes from epoch to epoch.
+
+    step: times `factor` at each of `milestones` (epochs; below 1: shares of all epochs), or every `period` epochs.
+    cosine: half a cosine down to `min_lr`.  restarts: the same, again every `period` epochs.
+    """
+
+    name: Literal["constant", "step", "cosine", "restarts"] = "constant"
+    milestones: tuple[float, ...] = ()
+    factor: float = 0.1
+    min_lr: float = 0.0
+    period: int | None = None
+
+    def __post_init__(self) -> None:
+        names = ("constant", "step", "cosine", "restarts")
+        check(self.name in names, "schedule.name", self.name, "constant, step, cosine or restarts")
+        check(all(m > 0 for m in self.milestones), "schedule.milestones", self.milestones, "> 0 everywhere")
+        check(self.factor > 0, "schedule.factor", self.factor, "> 0")
+        check(self.min_lr >= 0, "schedule.min_lr", self.min_lr, ">= 0")
+        check(self.period is None or self.period > 0, "schedule.period", self.period, "> 0")
+        needs = self.name == "restarts" or (self.name == "step" and not self.milestones)
+        check(not needs or self.period is not None, "schedule.period", self.period, f"given for {self.name}")
+
+
+@dataclass(frozen=True)
+class DecaySpec:
+    """Decays added to the loss: weight/2 |W|^2 + feature/2 |H_batch|^2 (a sum over the batch) + bias/2 |b|^2."""
+
+    weight: float = 0.0
+    feature: float = 0.0
+    bias: float = 0.0
+
+    def __post_init__(self) -> None:
+        for key, value in asdict(self).items():
+            check(math.isfinite(value) and value >= 0, f"decays.{key}", value, ">= 0")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training run, whole: two equal recipes train the same network.
+
+    precision: of the network; its head and the loss are always in float32.  select: which epoch the summary describes.
+
+    >>> from ncollapse.train import recipes
+    >>> recipe = recipes.get("digits")
+    >>> Recipe.from_json(recipe.to_json()) == recipe
+    True
+    """
+
+    name: str = "custom"
+    data: DataSpec = field(default_factory=DataSpec)
+    model: ModelSpec = field(default_factory=ModelSpec)
+    loss: LossSpec = field(default_factory=LossSpec)
+    optim: OptimSpec = field(default_factory=OptimSpec)
+    schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
+    decays: DecaySpec = field(default_factory=DecaySpec)
+    augment: Augment = field(default_factory=Augment)
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    select: Literal["last", "best-test", "best-validation"] = "last"
+    measure_every: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check(self.precision in ("fp32", "tf32", "bf16"), "precision", self.precision, "fp32, tf32 or bf16")
+        choices = ("last", "best-test", "best-validation")
+        check(self.select in choices, "select", self.select, "last, best-test or best-validation")
+        held_out = self.select != "best-validation" or self.data.validation > 0
+        check(held_out, "data.validation", self.data.validation, "> 0 with select = best-validation")
+        check(self.measure_every > 0, "measure_every", self.measure_every, "> 0")
+
+    @property
+    def run_id(self) -> str:
+        """Twelve hexadecimal digits of the configuration, its name apart: equal runs share a folder."""
+        content = {key: value for key, value in self.to_dict().items() if key != "name"}
+        return hashlib.sha256(json.dumps(_plain(content), sort_keys=True).encode()).hexdigest()[:12]
+
+    def problem(
+        self,
+        *,
+        num_classes: int | None = None,
+        class_counts: tuple[int, ...] | None = None,
+        features: Literal["free", "relu"] | None = None,
+    ) -> Problem | None:
+        """The theory's problem this run minimises, or None where the theory does not apply.
+
+        It applies with decays of W and H in the loss and nothing else decayed, a trainable head and plain labels. The
+        feature decay acts on the batch, so n = batch_size / K. What is not given is taken from the data set's name and
+        the model's name.
+        """
+        from ncollapse.train.theory import pose
+
+        return pose(self, num_classes, class_counts, features)
+
+    def override(self, **changes: Any) -> Recipe:
+        """A copy with dotted keys changed, double underscores for dots.
+
+        >>> Recipe().override(optim__lr=0.1, seed=3).optim.lr
+        0.1
+        """
+        content = self.to_dict()
+        for key, value in changes.items():
+            *path, last = key.split("__")
+            place = content
+            for part in path:
+                place = place[part]
+            place[last] = value
+        return Recipe.from_dict(content)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values."""
+        return dict(json.loads(json.dumps(asdict(self))))
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=1)
+
+    def to_toml(self) -> str:
+        from ncollapse.train.files import dump_toml
+
+        return dump_toml(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Recipe:
+        """From nested plain values; unknown keys and values of the wrong kind are refused."""
+        from ncollapse.train.files import structure
+
+        return structure(content, cls)
+
+    @classmethod
+    def from_json(cls, text: str) -> Recipe:
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Recipe:
+        """From a TOML or JSON file, by its suffix."""
+        from ncollapse.train.files import read
+
+        return cls.from_dict(read(Path(path)))
+
+    def replace(self, **fields: Any) -> Recipe:
+        """A copy with whole fields changed."""
+        return replace(self, **fields)
+
+
+def _plain(value: Any) -> Any:
+    """Whole numbers as integers: 30 and 30.0 are one configuration."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _shorten(spec: LossSpec) -> str:
+    return ", ".join(f"{key}={value}" for key, value in asdict(spec).items() if value is not None)
+
+
+def _at(spec: object, key: str) -> tuple[str, Any]:
+    return key, getattr(spec, key.split(".")[1])
