@@ -1,0 +1,118 @@
+"""Networks by name."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ncollapse.models.densenet import build_densenet
+from ncollapse.models.mlp import build_mlp
+from ncollapse.models.network import FeatureKind, Network
+from ncollapse.models.resnet import build_resnet, build_resnet32
+from ncollapse.models.vit import build_vit
+
+if TYPE_CHECKING:
+    from ncollapse.heads import ETFHead, LinearHead
+
+WIDTHS = ("0.25", "0.5", "1", "2")
+NAMES = (
+    *(f"resnet{depth}" for depth in (18, 32, 34, 50, 101)),
+    *(f"densenet{depth}" for depth in (121, 161)),
+    *(f"wide-resnet{depth}-{width}" for depth in (18, 50) for width in WIDTHS),
+    *("mlp-small", "mlp-1024", "mlp-2048", "vit-small"),
+)
+SMALL_MLP = {"width": 256, "depth": 3}
+MLP_DEPTH = 6
+
+
+def create(
+    name: str,
+    num_classes: int,
+    *,
+    in_channels: int = 3,
+    image_size: int = 32,
+    feature_dim: int | None = None,
+    feature_dim_linear: int | None = None,
+    head: str = "linear",
+    bias: bool = True,
+    bias_init: Any = 0.0,
+    problem: Any = None,
+    stem: str = "small",
+    weights: str | os.PathLike[str] | None = None,
+) -> Network:
+    """Build a network.
+
+    name: one of NAMES, "mlp-WIDTH" (6 layers), "timm:NAME" or "torchvision:NAME" (extra `vision`). Perceptrons take
+        vectors too: in_channels=d, image_size=1.
+    feature_dim: the width of the last stage, so that features stay ReLU outputs.
+    feature_dim_linear: the width of a bias-free linear projection after pooling; the features are then free.
+    head: "linear", or "etf" for a fixed simplex ETF. bias, bias_init, problem: see LinearHead.
+    stem: "small" (3 x 3, stride 1) or "imagenet" (7 x 7, stride 2, max pooling).
+    weights: a file of pretrained weights, safetensors or torch's own (read with weights_only=True).
+
+    >>> import torch
+    >>> network = create("resnet18", 10, feature_dim=64)
+    >>> network.features(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 64])
+    """
+    if stem not in ("small", "imagenet"):
+        raise ValueError(f"stem must be 'small' or 'imagenet', got {stem!r}")
+    if num_classes < 2:
+        raise ValueError(f"num_classes must be at least 2, got {num_classes}")
+    if feature_dim_linear is not None and feature_dim_linear < 1:
+        raise ValueError(f"feature_dim_linear must be at least 1, got {feature_dim_linear}")
+    trunk, width, kind = _build_trunk(
+        name, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim, stem=stem
+    )
+    dim = width if feature_dim_linear is None else feature_dim_linear
+    classifier = _build_head(head, dim, num_classes, bias=bias, bias_init=bias_init, problem=problem)
+    network = Network(trunk, classifier, kind=kind, width=width, linear=feature_dim_linear)
+    if weights is not None:
+        from ncollapse.models.weights import load_weights
+
+        load_weights(network, weights)
+    return network
+
+
+def _build_trunk(
+    name: str, *, in_channels: int, image_size: int, feature_dim: int | None, stem: str
+) -> tuple[nn.Module, int, FeatureKind]:
+    if name.startswith(("timm:", "torchvision:")):
+        from ncollapse.models.external import build_external
+
+        return build_external(name, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim)
+    inputs = in_channels * image_size**2
+    if name == "mlp-small":
+        return *build_mlp(inputs, **SMALL_MLP, feature_dim=feature_dim), "relu"
+    if found := re.fullmatch(r"mlp-([1-9]\d*)", name):
+        return *build_mlp(inputs, int(found[1]), MLP_DEPTH, feature_dim), "relu"
+    if name == "vit-small":
+        return *build_vit(in_channels=in_channels, image_size=image_size, feature_dim=feature_dim), "free"
+    if name not in NAMES:
+        raise ValueError(
+            f"no network {name!r}; there are {', '.join(NAMES)}, mlp-WIDTH, and timm:NAME or torchvision:NAME"
+        )
+    if name == "resnet32":
+        return *build_resnet32(in_channels=in_channels, stem=stem, feature_dim=feature_dim), "relu"
+    if name.startswith("densenet"):
+        depth = int(name.removeprefix("densenet"))
+        return *build_densenet(depth, in_channels=in_channels, stem=stem, feature_dim=feature_dim), "relu"
+    family, _, factor = name.removeprefix("wide-").partition("-")
+    depth = int(family.removeprefix("resnet"))
+    built = build_resnet(depth, in_channels=in_channels, stem=stem, feature_dim=feature_dim, width=float(factor or 1))
+    return *built, "relu"
+
+
+def _build_head(
+    head: str, dim: int, num_classes: int, *, bias: bool, bias_init: Any, problem: Any
+) -> LinearHead | ETFHead:
+    from ncollapse.heads import ETFHead, LinearHead
+
+    if head == "linear":
+        return LinearHead(dim, num_classes, bias=bias, bias_init=bias_init, problem=problem)
+    if head == "etf":
+        return ETFHead(dim, num_classes, bias=bias)
+    raise ValueError(f"head must be 'linear' or 'etf', got {head!r}")

@@ -1,0 +1,81 @@
+"""Densely connected networks (Huang et al., 2017), with the small-image or the ImageNet stem.
+
+Module names are torchvision's, so that its weight files fit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ncollapse.models.network import require_feature_dim, start_convolutions
+
+SHAPES = {121: (32, 64, (6, 12, 24, 16)), 161: (48, 96, (6, 12, 36, 24))}
+
+
+class DenseLayer(nn.Module):
+    """BN, ReLU, 1 x 1 to four times the growth, BN, ReLU, 3 x 3 to the growth; appended to the input."""
+
+    def __init__(self, fan_in: int, growth: int) -> None:
+        super().__init__()
+        self.norm1, self.conv1 = nn.BatchNorm2d(fan_in), nn.Conv2d(fan_in, 4 * growth, 1, bias=False)
+        self.norm2, self.conv2 = nn.BatchNorm2d(4 * growth), nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv1(F.relu(self.norm1(x)))
+        y = self.conv2(F.relu(self.norm2(y)))
+        return torch.cat([x, y], 1)
+
+
+class Squeeze(nn.Module):
+    """BN, ReLU and a 1 x 1 convolution: a transition without its pooling."""
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        self.norm, self.conv = nn.BatchNorm2d(fan_in), nn.Conv2d(fan_in, fan_out, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(F.relu(self.norm(x)))  # type: ignore[no-any-return]
+
+
+class Transition(Squeeze):
+    """A squeeze, then the mean over 2 x 2 pixels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.avg_pool2d(super().forward(x), 2)
+
+
+def build_densenet(
+    depth: int, *, in_channels: int, stem: str, feature_dim: int | None = None
+) -> tuple[nn.Sequential, int]:
+    """DenseNet-121 or 161 up to its last BN and ReLU.
+
+    `feature_dim` squeezes the last block's channels (1024 or 2208) before that BN, so that features stay ReLU outputs.
+    """
+    require_feature_dim(feature_dim)
+    growth, channels, depths = SHAPES[depth]
+    trunk = nn.Sequential()
+    if stem == "small":
+        trunk.add_module("conv0", nn.Conv2d(in_channels, channels, 3, padding=1, bias=False))
+    else:
+        trunk.add_module("conv0", nn.Conv2d(in_channels, channels, 7, stride=2, padding=3, bias=False))
+        trunk.add_module("norm0", nn.BatchNorm2d(channels))
+        trunk.add_module("relu0", nn.ReLU())
+        trunk.add_module("pool0", nn.MaxPool2d(3, 2, 1))
+    for number, layers in enumerate(depths, 1):
+        block = nn.Sequential()
+        for place in range(layers):
+            block.add_module(f"denselayer{place + 1}", DenseLayer(channels + place * growth, growth))
+        trunk.add_module(f"denseblock{number}", block)
+        channels += layers * growth
+        if number < len(depths):
+            trunk.add_module(f"transition{number}", Transition(channels, channels // 2))
+            channels //= 2
+    if feature_dim is not None:
+        trunk.add_module("squeeze", Squeeze(channels, feature_dim))
+        channels = feature_dim
+    trunk.add_module("norm5", nn.BatchNorm2d(channels))
+    trunk.add_module("relu5", nn.ReLU())
+    start_convolutions(trunk, "fan_in")
+    return trunk, channels

@@ -1,0 +1,142 @@
+"""Residual networks (He et al., 2016), with the small-image or the ImageNet stem, and their wide variants.
+
+Module names are torchvision's, so that its weight files fit. The stride of a bottleneck sits in its 3 x 3 convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ncollapse.models.network import require_feature_dim, start_convolutions
+
+DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
+
+
+def conv(fan_in: int, fan_out: int, size: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(fan_in, fan_out, size, stride=stride, padding=size // 2, bias=False)
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions, the first to `inner` channels."""
+
+    def __init__(self, fan_in: int, inner: int, fan_out: int, stride: int, shortcut: nn.Module | None) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = conv(fan_in, inner, 3, stride), nn.BatchNorm2d(inner)
+        self.conv2, self.bn2 = conv(inner, fan_out, 3), nn.BatchNorm2d(fan_out)
+        self.downsample = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class Bottleneck(nn.Module):
+    """1 x 1 down to `inner` channels, 3 x 3, and 1 x 1 up."""
+
+    def __init__(self, fan_in: int, inner: int, fan_out: int, stride: int, shortcut: nn.Module | None) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = conv(fan_in, inner, 1), nn.BatchNorm2d(inner)
+        self.conv2, self.bn2 = conv(inner, inner, 3, stride), nn.BatchNorm2d(inner)
+        self.conv3, self.bn3 = conv(inner, fan_out, 1), nn.BatchNorm2d(fan_out)
+        self.downsample = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class PadShortcut(nn.Module):
+    """The parameter-free shortcut ("option A"): every second pixel, and channels of zeros on both sides."""
+
+    def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
+        super().__init__()
+        self.stride, self.before = stride, (fan_out - fan_in) // 2
+        self.after = fan_out - fan_in - self.before
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, :, :: self.stride, :: self.stride]
+        return F.pad(x, (0, 0, 0, 0, self.before, self.after))
+
+
+class ResNet(nn.Module):
+    """The trunk: stem and stages, ending in a ReLU map. `outs` and `inners` are the stages' channels."""
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        depths: Sequence[int],
+        outs: Sequence[int],
+        inners: Sequence[int],
+        *,
+        in_channels: int,
+        stem_width: int,
+        stem: str,
+        padded_shortcuts: bool = False,
+    ) -> None:
+        super().__init__()
+        small = stem == "small"
+        self.conv1 = conv(in_channels, stem_width, 3) if small else conv(in_channels, stem_width, 7, 2)
+        self.bn1 = nn.BatchNorm2d(stem_width)
+        self.pool = None if small else nn.MaxPool2d(3, 2, 1)
+        self.stages: list[str] = []
+        fan_in = stem_width
+        for stage, (depth, fan_out, inner) in enumerate(zip(depths, outs, inners)):
+            blocks = []
+            for place in range(depth):
+                stride = 2 if place == 0 and stage > 0 else 1
+                shortcut: nn.Module | None = None
+                if stride > 1 or fan_in != fan_out:
+                    # zeros can be added to channels, but none taken away: a narrow last stage needs the projection
+                    if padded_shortcuts and fan_out >= fan_in:
+                        shortcut = PadShortcut(fan_in, fan_out, stride)
+                    else:
+                        shortcut = nn.Sequential(conv(fan_in, fan_out, 1, stride), nn.BatchNorm2d(fan_out))
+                blocks.append(block(fan_in, inner, fan_out, stride, shortcut))
+                fan_in = fan_out
+            self.stages.append(f"layer{stage + 1}")
+            self.add_module(self.stages[-1], nn.Sequential(*blocks))
+        start_convolutions(self, "fan_out")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.bn1(self.conv1(x)))
+        if self.pool is not None:
+            x = self.pool(x)
+        for stage in self.stages:
+            x = getattr(self, stage)(x)
+        return x
+
+
+def build_resnet(
+    depth: int, *, in_channels: int, stem: str, feature_dim: int | None = None, width: float = 1.0
+) -> tuple[ResNet, int]:
+    """ResNet-18, 34, 50 or 101; `width` scales the inner channels of the blocks (WideResNet-X) and no others.
+
+    `feature_dim` replaces the channels of the last stage: 512, or 2048 with bottlenecks (inner ones a quarter).
+    """
+    require_feature_dim(feature_dim)
+    bottleneck = depth >= 50
+    planes = [64, 128, 256, 512]
+    outs = [4 * plane if bottleneck else plane for plane in planes]
+    if feature_dim is not None:
+        outs[-1] = feature_dim
+        planes[-1] = -(-feature_dim // 4) if bottleneck else feature_dim
+    inners = [max(1, round(width * plane)) for plane in planes]
+    block = Bottleneck if bottleneck else BasicBlock
+    trunk = ResNet(block, DEPTHS[depth], outs, inners, in_channels=in_channels, stem_width=64, stem=stem)
+    return trunk, outs[-1]
+
+
+def build_resnet32(*, in_channels: int, stem: str, feature_dim: int | None = None) -> tuple[ResNet, int]:
+    """The CIFAR ResNet-32 with 16, 32 and 64 channels, the usual network of the long tail; 0.46 M parameters."""
+    require_feature_dim(feature_dim)
+    outs = [16, 32, feature_dim or 64]
+    trunk = ResNet(
+        BasicBlock, (5, 5, 5), outs, outs, in_channels=in_channels, stem_width=16, stem=stem, padded_shortcuts=True
+    )
+    return trunk, outs[-1]

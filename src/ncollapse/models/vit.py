@@ -1,0 +1,50 @@
+"""A small vision transformer (Dosovitskiy et al., 2021): 384 wide, 12 deep, 6 heads, as timm's vit_small."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+WIDTH, DEPTH, HEADS = 384, 12, 6
+
+
+class VisionTransformer(nn.Module):
+    """The trunk: patches, a class token, learned positions, pre-norm layers; the output is the class token [B, 384]."""
+
+    def __init__(self, in_channels: int, image_size: int, patch: int) -> None:
+        super().__init__()
+        if image_size % patch:
+            raise ValueError(f"image_size must be a multiple of the patch ({patch}), got {image_size}")
+        self.patches = nn.Conv2d(in_channels, WIDTH, patch, stride=patch)
+        self.token = nn.Parameter(torch.zeros(1, 1, WIDTH))
+        self.position = nn.Parameter(torch.empty(1, (image_size // patch) ** 2 + 1, WIDTH))
+        nn.init.trunc_normal_(self.token, std=0.02)
+        nn.init.trunc_normal_(self.position, std=0.02)
+        self.layers = nn.Sequential(
+            *[
+                nn.TransformerEncoderLayer(
+                    WIDTH,
+                    HEADS,
+                    4 * WIDTH,
+                    dropout=0.0,
+                    activation="gelu",
+                    layer_norm_eps=1e-6,
+                    batch_first=True,
+                    norm_first=True,
+                )
+                for _ in range(DEPTH)
+            ]
+        )
+        self.norm = nn.LayerNorm(WIDTH, eps=1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.position
+        return self.norm(self.layers(x)[:, 0])  # type: ignore[no-any-return]
+
+
+def build_vit(*, in_channels: int, image_size: int, feature_dim: int | None = None) -> tuple[VisionTransformer, int]:
+    """Patches of 16 pixels from 128 pixels on, else an eighth of the image: 4 for CIFAR."""
+    if feature_dim is not None:
+        raise ValueError(f"vit-small ends in a LayerNorm of width {WIDTH}; ask for feature_dim_linear, not feature_dim")
+    return VisionTransformer(in_channels, image_size, 16 if image_size >= 128 else max(1, image_size // 8)), WIDTH
