@@ -1,5 +1,6 @@
-"""What the last layer converges to, and how far a trained one still is."""
+"""What the last layer converges to, how far a trained one is from it, and how the losses pull."""
 
-from ncollapse.theory.certificate import Certificate, certify
+from ncollapse.theory.prediction import Configuration, Prediction, predict
+from ncollapse.theory.problem import Problem
 
-__all__ = ["Certificate", "certify"]
+__all__ = ["Configuration", "Prediction", "Problem", "predict"]

@@ -1,0 +1,213 @@
+"""What the last layer converges to, and `predict`, which finds it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from ncollapse.theory.problem import Problem
+
+if TYPE_CHECKING:
+    from ncollapse.losses import Loss
+    from ncollapse.metrics import Measurement
+    from ncollapse.theory.contrastive import Transition
+
+PHASES = ("collapsed", "mean-only", "centred", "saturated", "orthogonal-frame")
+METHODS = ("closed", "numerical")
+
+
+class Configuration(NamedTuple):
+    """A last layer that attains the optimum, for `measure(*configuration)`; `bias` is the threshold of W h - b."""
+
+    features: Tensor
+    labels: Tensor
+    weight: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The global minimum of a problem, in the words of a measurement.
+
+    Fields of `Measurement` that are not listed here (nc1, nc2, compactness, ...) are those of the predicted
+    configuration, measured when first asked for, so that `measurement.compare(prediction)` goes field by field.
+
+    Attributes:
+        phase: `collapsed` (W = H = 0), `mean-only` (W and H of rank one, no class separated), `centred` (a simplex ETF
+            whose mean is 0), `saturated` (W keeps a mean because the bias may not grow), `orthogonal-frame` (H >= 0,
+            orthogonal class means), `asymmetric` (a numerical optimum that treats classes unequally).
+        positive_score, negative_score: w_k . h of the own class and of the others, averaged over the samples.
+        bias: the threshold b of W h - b; 0.0 without a bias, and where it is not unique.
+        weight_energy, feature_energy: |W|_F^2 and the mean of |h|^2.
+        objective: the minimum of f.
+        gap, mean_component: a and c of the logits a (I - J/K) + c J/K - b; NaN where the optimum is not of that form.
+        rank: the rank of W; the prediction holds in every dimension that is no smaller.
+        separates: whether negative_score < bias < positive_score (bce-vs-ce Lemma C.9, corrected).
+        critical_bias_decay: the bias decay above which the phase is saturated (inf: never).
+        separation_mu, collapse_mu: the mu = sqrt(n weight_decay feature_decay) from which on classes are no longer
+            separated, and from which on W = H = 0.
+        transition: for focal loss, where and how separation ends.
+        class_gaps: for class counts, the margin of each class (0: collapsed).
+        collapse_count, collapse_ratio: for class counts, the count at or below which a class of this data set collapses,
+            and the ratio largest/smallest from which on the smallest classes do when they alone are thinned out.
+        notes: what a reader should know besides.
+    """
+
+    problem: Problem
+    method: str = "closed"
+    phase: str
+    positive_score: float
+    negative_score: float
+    bias: float
+    weight_energy: float
+    feature_energy: float
+    objective: float
+    gap: float = math.nan
+    mean_component: float = math.nan
+    rank: int
+    separates: bool
+    critical_bias_decay: float = math.nan
+    separation_mu: float = math.nan
+    collapse_mu: float = math.nan
+    transition: Transition | None = None
+    class_gaps: tuple[float, ...] | None = None
+    collapse_count: float | None = None
+    collapse_ratio: float | None = None
+    notes: tuple[str, ...] = ()
+    _detail: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def mu(self) -> float:
+        """The problem's sqrt(n weight_decay feature_decay)."""
+        return self.problem.mu
+
+    @property
+    def class_norms(self) -> tuple[float, ...]:
+        """The norm of each class mean."""
+        return self._norms[0]
+
+    @property
+    def weight_norms(self) -> tuple[float, ...]:
+        """The norm of each row of W."""
+        return self._norms[1]
+
+    @property
+    def collapse_weight_decay(self) -> float:
+        """The weight decay from which on classes are no longer separated, all else equal (the bias decay included)."""
+        return self.problem.weight_decay * (self.separation_mu / self.mu) ** 2
+
+    def configuration(self, dim: int | None = None) -> Configuration:
+        """An optimal (features, labels, weight, bias) in `dim` dimensions (default: the problem's, or K).
+
+        One feature a class, repeated in proportion to the class counts; non-negative for `features="relu"`.
+        """
+        from ncollapse.theory.configuration import configure
+
+        return configure(self, dim)
+
+    def sensitivity(self) -> dict[str, dict[str, float]]:
+        """The derivative of each predicted number with respect to each decay, within the present phase.
+
+        >>> p = predict("ce", num_classes=10, per_class=1, weight_decay=5e-3, feature_decay=5e-3)
+        >>> round(p.sensitivity()["positive_score"]["weight_decay"], 3)
+        -94.241
+        """
+        from ncollapse.theory.sensitivity import differentiate
+
+        return differentiate(self)
+
+    def printed_theorem(self) -> dict[str, Any] | None:
+        """What the printed theorem would say (bce-vs-ce Theorems 3.1, 3.2), or None where it is right or silent."""
+        from ncollapse.theory.printed import recall
+
+        return recall(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, the problem as a dict."""
+        values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self) if item.name[0] != "_"}
+        values["problem"] = self.problem.to_dict()
+        if self.transition is not None:
+            values["transition"] = {item.name: getattr(self.transition, item.name) for item in fields(self.transition)}
+        return {**values, "mu": self.mu}
+
+    def to_json(self) -> str:
+        """One JSON object; NaN and infinities are null."""
+        from ncollapse.console import clean
+
+        return json.dumps(clean(self.to_dict()), allow_nan=False)
+
+    @cached_property
+    def measurement(self) -> Measurement:
+        """The predicted configuration, measured."""
+        from ncollapse.metrics import measure
+
+        return measure(*self.configuration(), problem=self.problem)
+
+    @cached_property
+    def _norms(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        k = self.problem.num_classes
+        if self.problem.balanced and self.method == "closed" and self.rank in (0, 1, k - 1, k):
+            return (math.sqrt(self.feature_energy),) * k, (math.sqrt(self.weight_energy / k),) * k
+        features, labels, weight, _ = self.configuration()
+        first = [int((labels == index).nonzero()[0]) for index in range(k)]
+        return tuple(features[first].norm(dim=1).tolist()), tuple(weight.norm(dim=1).tolist())
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            from ncollapse.metrics import Measurement
+
+            if name in Measurement.__dataclass_fields__:
+                return getattr(self.measurement, name)
+        raise AttributeError(f"a Prediction has no {name!r}")
+
+
+def predict(problem: Problem | str | Loss = "ce", *, method: str = "closed", **arguments: Any) -> Prediction:
+    """Predict what the last layer converges to: the global minimum of the unconstrained feature model.
+
+    Takes a `Problem`, or what makes one. `method="closed"` uses the closed forms and their scalar equations (solved to
+    rounding error) and raises a ValueError where none is known; `method="numerical"` minimises with `solve`.
+
+    >>> decays = {"weight_decay": 5e-4, "feature_decay": 5e-4, "bias_decay": 5e-4}
+    >>> p = predict("bce", num_classes=10, batch_size=128, features="relu", **decays)
+    >>> p.phase, round(p.positive_score, 4), round(p.negative_score, 4), round(p.bias, 4), round(p.weight_energy, 2)
+    ('saturated', 7.81, -2.0517, 3.5777, 355.67)
+    """
+    from ncollapse.theory import balanced, imbalanced  # they build Predictions
+
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    if not isinstance(problem, Problem):
+        problem = Problem(problem, **arguments)
+    elif arguments:
+        problem = problem.replace(**arguments)
+    if method == "numerical":
+        from ncollapse.theory.numerical import predict_numerically
+
+        return predict_numerically(problem)
+    return balanced.predict_balanced(problem) if problem.balanced else imbalanced.predict_imbalanced(problem)
+
+
+def refuse(problem: Problem, why: str) -> ValueError:
+    """The error for a problem without a closed form."""
+    return ValueError(f"no closed form is known for {problem.loss.name} {why}; method='numerical' minimises instead")
+
+
+def summarise(
+    problem: Problem, values: Mapping[str, Any], weight_gauge: float, notes: tuple[str, ...] = ()
+) -> Prediction:
+    """Complete the fields that follow from the scores and from the value of the gauge."""
+    k = problem.num_classes
+    return Prediction(
+        problem=problem,
+        weight_energy=problem.balance * weight_gauge,
+        feature_energy=weight_gauge / problem.balance / k,
+        separates=values["negative_score"] < values["bias"] < values["positive_score"],
+        notes=notes,
+        **values,
+    )

@@ -1,0 +1,191 @@
+"""The question that theory answers: a loss, its classes, its decays and the kind of features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ncollapse.losses import Loss, make_loss
+
+FEATURES = ("free", "relu")
+
+
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class Problem:
+    """An unconstrained feature model: the last layer (W, H, b) alone, its features free or non-negative.
+
+        f(W, H, b) = 1/N sum_ki L(W h_ki - b, k) + weight_decay/2 |W|^2 + feature_decay/2 |H|^2 + bias_decay/2 |b|^2
+
+    (bce-vs-ce Eq. 3, all-losses Eq. 4, imbalanced-relu Eq. 4, mse-landscape Eq. 2), with L the loss of one sample,
+    summed over classes. Give the number of samples one way: `per_class` (n for each class, may be fractional),
+    `batch_size` (a feature decay that acts on batches of that size is the problem with n = batch/K), or `class_counts`.
+    With `class_counts` and `batch_size` the counts are scaled to the batch. `features="relu"` asks for H >= 0,
+    `dim=None` means d >= K, `bias=False` fixes b = 0 (and `bias_decay` is then without effect).
+
+    >>> problem = Problem("bce", 10, batch_size=128, weight_decay=5e-4, feature_decay=5e-4, bias_decay=5e-4)
+    >>> problem.per_class, round(problem.mu, 6)
+    (12.8, 0.001789)
+    """
+
+    loss: Loss
+    num_classes: int
+    per_class: float
+    batch_size: float | None
+    class_counts: tuple[float, ...] | None
+    dim: int | None
+    weight_decay: float
+    feature_decay: float
+    bias_decay: float
+    bias: bool
+    features: str
+
+    def __init__(
+        self,
+        loss: str | Loss = "ce",
+        num_classes: int | None = None,
+        *,
+        weight_decay: float,
+        feature_decay: float,
+        bias_decay: float = 0.0,
+        per_class: float | None = None,
+        batch_size: float | None = None,
+        class_counts: Sequence[float] | None = None,
+        dim: int | None = None,
+        bias: bool = True,
+        features: str = "free",
+        **loss_params: Any,
+    ) -> None:
+        counts = None if class_counts is None else _check_counts(class_counts)
+        classes = _check_classes(num_classes, counts)
+        _check_sizes(per_class, batch_size, counts)
+        if dim is not None and (int(dim) != dim or dim < 1):
+            raise ValueError(f"dim must be a whole number of at least 1 (or None for d >= K), not {dim}")
+        if features not in FEATURES:
+            raise ValueError(f"features must be one of {', '.join(FEATURES)}, not {features!r}")
+        made = make_loss(loss, **loss_params)
+        if made.name == "binary" or made.weight is not None:
+            raise ValueError("loss must have one logit a class and no class weights (class_counts weigh classes)")
+        decays = {"weight_decay": weight_decay, "feature_decay": feature_decay, "bias_decay": bias_decay}
+        for name, value in decays.items():
+            if not math.isfinite(value) or value < 0:
+                raise ValueError(f"{name} must be a finite number that is not negative, not {value}")
+        for name in ("weight_decay", "feature_decay"):
+            if decays[name] == 0:
+                raise ValueError(
+                    f"{name} is 0: the minimum is then reached only at infinity (shrinking the other factor costs "
+                    f"nothing), so there is no optimum to predict; give a positive {name}"
+                )
+        if batch_size is not None:
+            size = float(batch_size) / classes
+        else:
+            size = float(per_class) if per_class is not None else sum(counts or ()) / classes
+        values = {
+            "loss": made,
+            "num_classes": classes,
+            "per_class": size,
+            "batch_size": None if batch_size is None else float(batch_size),
+            "class_counts": counts,
+            "dim": None if dim is None else int(dim),
+            **{name: float(value) for name, value in decays.items()},
+            "bias": bool(bias),
+            "features": features,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def mu(self) -> float:
+        """sqrt(n weight_decay feature_decay), the one number through which n and the two decays act."""
+        # the factors one by one: their product may underflow
+        return math.sqrt(self.per_class) * math.sqrt(self.weight_decay) * math.sqrt(self.feature_decay)
+
+    @property
+    def balance(self) -> float:
+        """sqrt(n feature_decay / weight_decay): W W^T is that times |Z| at the optimum, Z the class logits."""
+        return math.sqrt(self.per_class) * math.sqrt(self.feature_decay) / math.sqrt(self.weight_decay)
+
+    @property
+    def counts(self) -> tuple[float, ...]:
+        """The number of samples of each class that the feature decay sees (of a batch, where `batch_size` is given)."""
+        if self.class_counts is None:
+            return (self.per_class,) * self.num_classes
+        scale = self.per_class * self.num_classes / sum(self.class_counts)
+        return tuple(count * scale for count in self.class_counts)
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every class has the same number of samples."""
+        return self.class_counts is None or len(set(self.class_counts)) == 1
+
+    @property
+    def loss_params(self) -> dict[str, float]:
+        """What distinguishes the loss from others of its name."""
+        return dict(self.loss.params())
+
+    def replace(self, **changes: Any) -> Problem:
+        """The same problem with some arguments changed."""
+        sizes = {"batch_size": self.batch_size, "class_counts": self.class_counts}
+        if self.batch_size is None and self.class_counts is None:
+            sizes["per_class"] = self.per_class
+        if changes.keys() & {"per_class", "batch_size", "class_counts"}:
+            sizes = {}
+        rest = ("weight_decay", "feature_decay", "bias_decay", "dim", "bias", "features", "num_classes", "loss")
+        return Problem(**{**{name: getattr(self, name) for name in rest}, **sizes, **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, the loss as its name and parameters."""
+        return {
+            "loss": self.loss.name,
+            "loss_params": self.loss_params,
+            "num_classes": self.num_classes,
+            "per_class": self.per_class,
+            "batch_size": self.batch_size,
+            "class_counts": self.class_counts,
+            "dim": self.dim,
+            "weight_decay": self.weight_decay,
+            "feature_decay": self.feature_decay,
+            "bias_decay": self.bias_decay,
+            "bias": self.bias,
+            "features": self.features,
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Problem) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash(repr(self.to_dict()))
+
+    def __repr__(self) -> str:
+        return f"Problem({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
+
+def _check_counts(class_counts: Sequence[float]) -> tuple[float, ...]:
+    counts = tuple(float(count) for count in class_counts)
+    for index, count in enumerate(counts):
+        if not math.isfinite(count) or count <= 0:
+            raise ValueError(f"class_counts must be positive: class {index} has {count:g}; leave empty classes out")
+    return counts
+
+
+def _check_classes(num_classes: int | None, counts: tuple[float, ...] | None) -> int:
+    if num_classes is None:
+        if counts is None:
+            raise ValueError("num_classes is missing: give it, or class_counts")
+        num_classes = len(counts)
+    if int(num_classes) != num_classes or num_classes < 2:
+        raise ValueError(f"num_classes must be a whole number of at least 2, not {num_classes}")
+    if counts is not None and len(counts) != num_classes:
+        raise ValueError(f"class_counts has {len(counts)} entries but num_classes is {num_classes}")
+    return int(num_classes)
+
+
+def _check_sizes(per_class: float | None, batch_size: float | None, counts: tuple[float, ...] | None) -> None:
+    for name, value in (("per_class", per_class), ("batch_size", batch_size)):
+        if value is not None and (not math.isfinite(value) or value <= 0):
+            raise ValueError(f"{name} must be positive, not {value}")
+    if per_class is not None and (batch_size is not None or counts is not None):
+        raise ValueError("per_class, batch_size and class_counts say the same thing: give one (or counts with a batch)")
+    if per_class is None and batch_size is None and counts is None:
+        raise ValueError("the number of samples is missing: give per_class, batch_size or class_counts")

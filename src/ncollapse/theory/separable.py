@@ -1,0 +1,282 @@
+"""Losses that are a sum over logits, L = u(pos) + (K-1) v(neg): BCE and MSE. Here mean, bias and gap interact.
+
+With P = -u'(pos), Q = v'(neg) and beta = ((K-1) Q - P)/K, stationarity reads bias_decay * b = beta, and optimality of
+the factors reads |beta| <= mu, P + Q <= S(beta), with equality wherever c or a is not 0. So beta alone is unknown: it is
+the zero of an increasing function, or sticks at +-mu. The latter is the saturated phase that bce-vs-ce Theorem 3.2 misses
+and that mse-landscape Theorem 3.1 has for MSE.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from ncollapse.theory.gauge import differentiate_span, span
+from ncollapse.theory.roots import find_root
+
+FAR = 1e18  # stands for an infinite logit, so that signs can still be compared
+
+
+class SeparableLoss(Protocol):
+    """The inverse of a loss's two slopes."""
+
+    def positive(self, p: float) -> float: ...
+    def negative(self, q: float) -> float: ...
+    def gap(self, p: float, q: float) -> float: ...
+    def d_positive(self, p: float) -> float: ...
+    def d_negative(self, q: float) -> float: ...
+    def level(self, beta: float, num_classes: int) -> float: ...
+    def d_level(self, beta: float, num_classes: int) -> float: ...
+    def total(self, t: float) -> float: ...
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """BCE whose target is 1 - `short` at the class and `floor` elsewhere (both 0 without label smoothing)."""
+
+    short: float = 0.0
+    floor: float = 0.0
+
+    def positive(self, p: float) -> float:
+        return -_logit(p + self.short)
+
+    def negative(self, q: float) -> float:
+        return _logit(q + self.floor)
+
+    def gap(self, p: float, q: float) -> float:
+        p, q = p + self.short, q + self.floor
+        if p <= 0 or q <= 0:
+            return FAR
+        if p + q >= 1:
+            return 0.0
+        return math.log1p((1 - p - q) / p / q)
+
+    def d_positive(self, p: float) -> float:
+        p += self.short
+        return -1 / (p * (1 - p))
+
+    def d_negative(self, q: float) -> float:
+        q += self.floor
+        return 1 / (q * (1 - q))
+
+    def level(self, beta: float, num_classes: int) -> float:
+        """The common logit t of all classes at which beta is the slope."""
+        return _logit(beta + self._mean(num_classes))
+
+    def d_level(self, beta: float, num_classes: int) -> float:
+        x = beta + self._mean(num_classes)
+        return 1 / (x * (1 - x))
+
+    def total(self, t: float) -> float:
+        """P + Q at a common logit t."""
+        return 1 - self.short - self.floor
+
+    def _mean(self, num_classes: int) -> float:
+        return (1 - self.short + (num_classes - 1) * self.floor) / num_classes
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """A/2 (pos - B)^2 + C/2 sum neg^2 (mse-landscape Eqs. 3, 4; all-losses Eq. 6 with A = 2 kappa, C = 2, B = beta)."""
+
+    a: float = 1.0
+    b: float = 1.0
+    c: float = 1.0
+
+    def positive(self, p: float) -> float:
+        return self.b - p / self.a
+
+    def negative(self, q: float) -> float:
+        return q / self.c
+
+    def gap(self, p: float, q: float) -> float:
+        return max(0.0, self.b - p / self.a - q / self.c)
+
+    def d_positive(self, p: float) -> float:
+        return -1 / self.a
+
+    def d_negative(self, q: float) -> float:
+        return 1 / self.c
+
+    def level(self, beta: float, num_classes: int) -> float:
+        return (num_classes * beta + self.a * self.b) / ((num_classes - 1) * self.c + self.a)
+
+    def d_level(self, beta: float, num_classes: int) -> float:
+        return num_classes / ((num_classes - 1) * self.c + self.a)
+
+    def total(self, t: float) -> float:
+        return self.a * (self.b - t) + self.c * t
+
+
+class State(NamedTuple):
+    """The scalars of a symmetric optimum: logits a (I - J/K) + c J/K - b."""
+
+    phase: str
+    a: float
+    c: float
+    b: float
+    beta: float
+
+
+class _Point(NamedTuple):
+    """The optimum of everything but the mean, at a given beta; the mean is optimal where lift + b = 0."""
+
+    lift: float
+    a: float
+    c: float
+    p: float
+    q: float
+
+
+def solve_separable(loss: SeparableLoss, num_classes: int, mu: float, bias_decay: float | None, relu: bool) -> State:
+    """Minimise L + mu Gamma(a, c) + K bias_decay b^2 / 2; `bias_decay=None` fixes b = 0."""
+    k = num_classes
+
+    def stretch(y: float) -> float:
+        lift = _visit(loss, k, mu, y * mu, relu).lift
+        if bias_decay is None:
+            return lift
+        return lift + y * mu / bias_decay if bias_decay > mu else bias_decay / mu * lift + y
+
+    start = _visit(loss, k, mu, 0.0, relu).lift
+    if bias_decay == 0 or start == 0:
+        return _name(loss, k, mu, 0.0, -start, relu, saturated=False)
+    side = -math.copysign(1.0, start)
+    if stretch(side) * side < 0:
+        bias = 0.0 if bias_decay is None else side * mu / bias_decay
+        return _name(loss, k, mu, side * mu, bias, relu, saturated=True)
+    beta = mu * find_root(stretch, 0.0, side, floor=1e-16)
+    if bias_decay is None:
+        bias = 0.0
+    elif bias_decay < mu:  # whichever of the two equal expressions is the less sensitive to beta
+        bias = -_visit(loss, k, mu, beta, relu).lift
+    else:
+        bias = beta / bias_decay
+    return _name(loss, k, mu, beta, bias, relu, saturated=False)
+
+
+def find_critical_bias_decay(loss: SeparableLoss, num_classes: int, mu: float, relu: bool) -> float:
+    """The bias decay above which the bias saturates and W keeps a mean: mu / |lift(+-mu)|, or infinity."""
+    start = _visit(loss, num_classes, mu, 0.0, relu).lift
+    side = -math.copysign(1.0, start)
+    end = _visit(loss, num_classes, mu, side * mu, relu).lift
+    return mu / abs(end) if start != 0 and end * side < 0 else math.inf
+
+
+def find_collapse(loss: SeparableLoss, num_classes: int, bias_decay: float | None, relu: bool) -> tuple[float, float]:
+    """The mu from which on a = 0, and the mu from which on W = H = 0."""
+    k = num_classes
+    beta = _find_level_slope(loss, k, bias_decay)
+    total = loss.total(loss.level(beta, k))
+    bare = math.sqrt(((k - 1) * (total / k) ** 2 + beta**2) / k) if relu else total / k
+    if abs(beta) <= bare:
+        return bare, bare
+    side = math.copysign(1.0, beta)
+
+    def surplus(mu: float) -> float:
+        return k * mu - loss.total(loss.level(side * mu, k))
+
+    low = 0.0 if surplus(bare) > 0 else bare
+    return find_root(surplus, low, abs(beta)), abs(beta)
+
+
+def _find_level_slope(loss: SeparableLoss, k: int, bias_decay: float | None) -> float:
+    """beta at W = H = 0: level(beta) + beta / bias_decay = 0."""
+    if bias_decay == 0 or (start := loss.level(0.0, k)) == 0:
+        return 0.0
+
+    def balance(beta: float) -> float:
+        rest = 0.0 if bias_decay is None else beta / bias_decay
+        return loss.level(beta, k) + rest
+
+    side = -math.copysign(1.0, start)
+    high = side
+    while balance(high) * side < 0:
+        high *= 2
+    return find_root(balance, 0.0, high)
+
+
+def differentiate_separable(
+    loss: SeparableLoss,
+    num_classes: int,
+    mu: float,
+    bias_decay: float | None,
+    relu: bool,
+    state: State,
+    dmu: float,
+    ddecay: float,
+) -> tuple[float, float, float]:
+    """The change of (a, c, b) as mu and the bias decay change, within the state's phase."""
+    k, beta = num_classes, state.beta
+    saturated = state.phase in ("saturated", "mean-only")
+    if saturated:
+        side = math.copysign(1.0, beta)
+        dbeta = side * dmu
+        db = 0.0 if bias_decay is None else side * (dmu / bias_decay - mu * ddecay / bias_decay**2)
+        da, dc, _ = _vary(loss, k, mu, beta, relu, dbeta, dmu, saturated=True, db=db)
+        return da, dc, db
+    by_beta = _vary(loss, k, mu, beta, relu, 1.0, 0.0)[2]
+    by_mu = _vary(loss, k, mu, beta, relu, 0.0, dmu)[2]
+    lift = _visit(loss, k, mu, beta, relu).lift
+    if bias_decay is None:
+        dbeta = -by_mu / by_beta
+    else:
+        dbeta = -(lift * ddecay + bias_decay * by_mu) / (1 + bias_decay * by_beta)
+    da, dc, dlift = _vary(loss, k, mu, beta, relu, dbeta, dmu)
+    return da, dc, 0.0 if bias_decay is None else -dlift
+
+
+def _visit(loss: SeparableLoss, k: int, mu: float, beta: float, relu: bool) -> _Point:
+    s = span(beta, mu, k, relu)
+    p, q = (k - 1) * s / k - beta, s / k + beta
+    a = loss.gap(p, q)
+    if a == 0:
+        return _Point(loss.level(beta, k), 0.0, 0.0, p, q)
+    lift = (loss.positive(p) + (k - 1) * loss.negative(q)) / k
+    c = -k * a * beta / s if relu else 0.0
+    return _Point(lift - c / k, a, c, p, q)
+
+
+def _name(loss: SeparableLoss, k: int, mu: float, beta: float, bias: float, relu: bool, *, saturated: bool) -> State:
+    point = _visit(loss, k, mu, beta, relu)
+    if saturated:
+        c = k * (point.lift + bias) + point.c
+        return State("saturated" if point.a > 0 else "mean-only", point.a, c, bias, beta)
+    phase = "collapsed" if point.a == 0 else "orthogonal-frame" if relu else "centred"
+    return State(phase, point.a, point.c, bias, beta)
+
+
+def _vary(
+    loss: SeparableLoss,
+    k: int,
+    mu: float,
+    beta: float,
+    relu: bool,
+    dbeta: float,
+    dmu: float,
+    *,
+    saturated: bool = False,
+    db: float = 0.0,
+) -> tuple[float, float, float]:
+    """The changes of a, c and lift along (dbeta, dmu)."""
+    point = _visit(loss, k, mu, beta, relu)
+    if point.a == 0:
+        dlift = loss.d_level(beta, k) * dbeta
+        return 0.0, k * (dlift + db) if saturated else 0.0, dlift
+    s, ds = span(beta, mu, k, relu), differentiate_span(beta, mu, dbeta, dmu, k, relu)
+    dpos = loss.d_positive(point.p) * ((k - 1) * ds / k - dbeta)
+    dneg = loss.d_negative(point.q) * (ds / k + dbeta)
+    da, dmean = dpos - dneg, (dpos + (k - 1) * dneg) / k
+    if saturated:
+        return da, k * (dmean + db), dmean
+    dc = -k * ((da * beta + point.a * dbeta) / s - point.a * beta * ds / s**2) if relu else 0.0
+    return da, dc, dmean - dc / k
+
+
+def _logit(x: float) -> float:
+    if x <= 0:
+        return -FAR
+    if x >= 1:
+        return FAR
+    return math.log(x) - math.log1p(-x)
