@@ -2,6 +2,7 @@
 
 from ncollapse.losses import functional
 from ncollapse.losses.base import Loss, ScalarLoss
+from ncollapse.losses.contrastive import ContrastiveCheck, check_contrastive
 from ncollapse.losses.modules import (
     LOSS_NAMES,
     BCELoss,
@@ -18,11 +19,13 @@ __all__ = [
     "BCELoss",
     "BinaryLoss",
     "CELoss",
+    "ContrastiveCheck",
     "FocalLoss",
     "LabelSmoothingLoss",
     "Loss",
     "MSELoss",
     "ScalarLoss",
+    "check_contrastive",
     "functional",
     "make_loss",
 ]

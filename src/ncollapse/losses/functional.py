@@ -25,17 +25,25 @@ from ncollapse.losses.inputs import (
 from ncollapse.losses.rescaling import rescaling
 
 
-def _log_softmax_parts(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log p [B, K], the mask of the largest logit, and its lead a over the rest, p_max = sigma(a).
+def _lead(z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a = z_k - log sum_{j != k} e^{z_j} [B, 1] of the classes k [B, 1], p_k = sigma(a), and their mask [B, K].
 
-    log_softmax rounds p_max to 1 at a lead of 17 in float32, and with it the loss and its gradient to 0. Here
-    log p_max = logsigmoid(a) and log p_j = z_j - z_max + log p_max, which keep full relative precision.
+    log_softmax rounds p to 1 at a lead of 17 in float32, and with it the loss and its gradient to 0. logsigmoid(a) and
+    logsigmoid(-a) keep log p and log(1 - p), and their gradients, to full relative precision.
     """
+    mask = torch.zeros_like(z, dtype=torch.bool).scatter(1, index, True)
+    return z.gather(1, index) - z.masked_fill(mask, -torch.inf).logsumexp(1, keepdim=True), mask
+
+
+def _log_softmax(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log p and log(1 - p) [B, K] of every class; only the largest p can be near 1, and it has its lead."""
     top = z.argmax(1, keepdim=True)
-    mask = torch.zeros_like(z, dtype=torch.bool).scatter(1, top, True)
-    z_max = z.gather(1, top)
-    lead = z_max - z.masked_fill(mask, -torch.inf).logsumexp(1, keepdim=True)
-    return z - z_max + F.logsigmoid(lead), mask, lead
+    lead, mask = _lead(z, top)
+    # The 0 is z_max - z_max: as a difference, its gradient 1 - 1 would round away the small rest of the gradient.
+    log_p = (z - z.gather(1, top)).masked_fill(mask, 0.0) + F.logsigmoid(lead)
+    # The stand-in -1 keeps log1p differentiable where p rounds to 1.
+    log_rest = torch.where(mask, F.logsigmoid(-lead), torch.log1p(-log_p.masked_fill(mask, -1.0).exp()))
+    return log_p, log_rest
 
 
 def cross_entropy(
@@ -76,13 +84,13 @@ def _smoothed_cross_entropy(
     z = read_logits(logits)
     check_weight(weight, z.shape[1])
     index = is_index(target, *z.shape)
-    log_p, _, _ = _log_softmax_parts(z)
-    if index:
-        values = -log_p.gather(1, target.long().unsqueeze(1)).squeeze(1)
+    if index and not alpha:
+        lead, _ = _lead(z, target.long().unsqueeze(1))
+        values = -F.logsigmoid(lead).squeeze(1)
     else:
-        values = -(target.to(z.dtype) * log_p).sum(1)
-    if alpha:
-        values = (1.0 - alpha) * values - alpha * log_p.mean(1)
+        y = one_hot(target, z) if index else target.to(z.dtype)
+        log_p, _ = _log_softmax(z)
+        values = -(((1.0 - alpha) * y + alpha / z.shape[1]) * log_p).sum(1)
     return reduce(values, target, index, weight, reduction)
 
 
@@ -102,11 +110,12 @@ def focal(
     z = read_logits(logits)
     check_weight(weight, z.shape[1])
     index = is_index(target, *z.shape)
-    log_p, mask, lead = _log_softmax_parts(z)
-    # The largest p may round to 1: for it log(1 - p) = logsigmoid(-lead); the stand-in -1 keeps log1p's gradient finite.
-    log_rest = torch.where(mask, F.logsigmoid(-lead), torch.log1p(-log_p.masked_fill(mask, -1.0).exp()))
-    terms = (gamma * log_rest).exp() * -log_p
-    values = terms.gather(1, target.long().unsqueeze(1)).squeeze(1) if index else (target.to(z.dtype) * terms).sum(1)
+    if index:
+        lead, _ = _lead(z, target.long().unsqueeze(1))
+        values = -((gamma * F.logsigmoid(-lead)).exp() * F.logsigmoid(lead)).squeeze(1)
+    else:
+        log_p, log_rest = _log_softmax(z)
+        values = -(target.to(z.dtype) * (gamma * log_rest).exp() * log_p).sum(1)
     return reduce(values, target, index, weight, reduction)
 
 
