@@ -18,14 +18,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from ncollapse.heads import Head
 from ncollapse.losses import Loss, make_loss
 from ncollapse.theory.conjugates import Array, ConvexLoss, convex_loss, recentre
+from ncollapse.theory.problem import FEATURES
 from ncollapse.theory.responses import Summary, summarise
-
-FEATURES = ("free", "relu")
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,16 @@ class Decays:
     bias: float
 
 
+@dataclass(frozen=True)
+class Setting:
+    """A point and its objective: the classifier, the loss, the decays, and what one pass found in the samples."""
+
+    head: Head
+    loss: ConvexLoss
+    decays: Decays
+    summary: Summary
+
+
 def certify(
     features: Any,
     labels: Any = None,
@@ -79,8 +87,8 @@ def certify(
 ) -> Certificate:
     """Bound from below what any (W, H, b) can reach, and say how far this one is above.
 
-    features [N, d] and labels [N] are arrays or tensors on any device; or, with labels left out, an iterable of such
-    batches, read once. weight [K, d], bias [K] is the threshold of z = W h - b; None means a classifier without one.
+    features [N, d] and labels [N] are arrays or tensors on any device; or, with labels left out, a re-iterable of such
+    batches. weight [K, d], bias [K] is the threshold of z = W h - b; None means a classifier without one.
     Owners of a `torch.nn.Linear` pass `head=linear`.
 
     loss: "ce", "bce", "ls" or "mse" with its parameters, or a loss object. weight_decay, feature_decay and bias_decay
@@ -97,28 +105,21 @@ def certify(
     >>> c.lower_bound < c.objective
     True
     """
-    head = Head.of(head if head is not None else (weight, bias))
-    num_classes = int(head.weight.shape[0])
-    decays = _check_decays(weight_decay, feature_decay, bias_decay)
     if features_model not in FEATURES:
         raise ValueError(f"features_model is {features_model!r}; it is 'free' or 'relu'")
-    loss = make_loss(loss, **loss_params)
-    convex = convex_loss(loss, num_classes)
-    summary = summarise(
-        features, labels, head, convex, class_counts=class_counts, non_negative=features_model == "relu"
-    )
-    if loss.weight is not None:
-        summary = replace(summary, weights=_check_class_weights(loss.weight, num_classes))
-    decays = spread(decays, batch_size, float(summary.counts.sum()))
+    relu = features_model == "relu"
+    given = {"weight_decay": weight_decay, "feature_decay": feature_decay, "bias_decay": bias_decay}
+    point = read_setting(features, labels, weight, bias, loss, given, batch_size, head, class_counts, loss_params, relu)
+    summary, decays, head = point.summary, point.decays, point.head
 
     w = head.weight.detach().cpu().double()
-    b = np.zeros(num_classes) if head.bias is None else head.bias.detach().double().cpu().numpy()
+    b = np.zeros(len(w)) if head.bias is None else head.bias.detach().double().cpu().numpy()
     data_loss = float(summary.shares @ summary.losses)
     energy = float(summary.counts @ summary.energies)
     objective = data_loss + 0.5 * (
         decays.weight * float(w.square().sum()) + decays.feature * energy + decays.bias * float(b @ b)
     )
-    bound, norm = lower_bound(convex, summary, None if head.bias is None else b, decays, features_model)
+    bound, norm = lower_bound(point.loss, summary, None if head.bias is None else b, decays, features_model)
     gap = objective - bound
     return Certificate(
         objective=objective,
@@ -193,27 +194,49 @@ def _dual_value(
     return best
 
 
-def _check_class_weights(weights: Tensor, num_classes: int) -> Array:
-    if len(weights) != num_classes:
-        raise ValueError(f"loss has {len(weights)} class weights; weight has {num_classes} rows")
-    return np.asarray(weights.detach().double().cpu().numpy())
+def read_setting(
+    features: Any,
+    labels: Any,
+    weight: Any,
+    bias: Any,
+    loss: str | Loss,
+    decays: dict[str, float],
+    batch_size: float | None,
+    head: Any,
+    class_counts: Any,
+    loss_params: dict[str, Any],
+    non_negative: bool = False,
+) -> Setting:
+    """Check the arguments of `certify`, and go through the samples once."""
+    if (head is None) == (weight is None):
+        raise ValueError("the classifier is missing: give weight [K, d] and bias [K], or head, and not both")
+    head = Head.of(head if head is not None else (weight, bias))
+    known = _check_decays(**decays)
+    made = make_loss(loss, **loss_params)
+    convex = convex_loss(made, head.num_classes)
+    summary = summarise(features, labels, head, convex, class_counts=class_counts, non_negative=non_negative)
+    if made.weight is not None:
+        if len(made.weight) != head.num_classes:
+            raise ValueError(f"loss has {len(made.weight)} class weights; weight has {head.num_classes} rows")
+        summary = replace(summary, weights=made.weight.detach().double().cpu().numpy())
+    return Setting(head, convex, _spread(known, batch_size, float(summary.counts.sum())), summary)
 
 
-def _check_decays(weight: float, feature: float, bias: float) -> Decays:
-    for name, value in (("weight_decay", weight), ("feature_decay", feature)):
+def _check_decays(weight_decay: float, feature_decay: float, bias_decay: float) -> Decays:
+    for name, value in (("weight_decay", weight_decay), ("feature_decay", feature_decay)):
         if not (math.isfinite(value) and value > 0.0):
             raise ValueError(
                 f"{name} is {value}; it must be positive: without it the objective has no minimum to certify"
             )
-    if not (math.isfinite(bias) and bias >= 0.0):
-        raise ValueError(f"bias_decay is {bias}; it must be at least 0")
-    return Decays(float(weight), float(feature), float(bias))
+    if not (math.isfinite(bias_decay) and bias_decay >= 0.0):
+        raise ValueError(f"bias_decay is {bias_decay}; it must be at least 0")
+    return Decays(float(weight_decay), float(feature_decay), float(bias_decay))
 
 
-def spread(decays: Decays, batch_size: float | None, num_samples: float) -> Decays:
+def _spread(decays: Decays, batch_size: float | None, num_samples: float) -> Decays:
     """Spread a feature decay that acted on batches over the whole set: lH * batch_size / N."""
     if batch_size is None:
         return decays
     if not (math.isfinite(batch_size) and batch_size > 0):
         raise ValueError(f"batch_size is {batch_size}; it must be positive")
-    return Decays(decays.weight, decays.feature * float(batch_size) / num_samples, decays.bias)
+    return replace(decays, feature=decays.feature * float(batch_size) / num_samples)

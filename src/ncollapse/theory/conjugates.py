@@ -29,9 +29,10 @@ _NEAR_ONE = 1.0 - 2.0**-53
 
 
 class ConvexLoss(ABC):
-    """One convex loss for K classes. `targets` [K, K] holds t_k in row k."""
+    """One convex loss for K classes. `targets` and `weights` [K, K] hold t_k and w_k in row k (w_k = 1 but for MSE)."""
 
     targets: Array
+    weights: Array
 
     @abstractmethod
     def evaluate(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,9 +50,10 @@ class ConvexLoss(ABC):
     def curve(self, prototypes: Array, shares: Array) -> tuple[float, Array, Array]:
         """sum_k share_k L_k(z_k), the responses of the rows z_k, and the mean Hessian in z ([K, K] or its diagonal)."""
 
-    def gradient(self, response: Array) -> Array:
-        """The gradients q_k of samples of class k whose (mean) responses are the rows of `response`."""
-        return response - self.targets
+    def gradient(self, response: Array, labels: npt.NDArray[np.int64] | None = None) -> Array:
+        """The gradients q of samples with these (mean) responses: row k of class k, or of the class `labels` gives."""
+        rows = slice(None) if labels is None else labels
+        return self.weights[rows] * (response - self.targets[rows])
 
     @abstractmethod
     def balance(self, gradient: Array, shares: Array) -> Array:
@@ -64,6 +66,7 @@ class SoftmaxLoss(ConvexLoss):
     def __init__(self, num_classes: int, alpha: float) -> None:
         self.alpha = alpha
         self.targets = (1.0 - alpha) * np.eye(num_classes) + alpha / num_classes
+        self.weights = np.ones((num_classes, 1))
 
     def evaluate(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         log_p = torch.log_softmax(logits, dim=1)
@@ -103,6 +106,7 @@ class SigmoidLoss(ConvexLoss):
     def __init__(self, num_classes: int, smoothing: float) -> None:
         self.smoothing = smoothing
         self.targets = (1.0 - smoothing) * np.eye(num_classes) + smoothing / num_classes
+        self.weights = np.ones((num_classes, 1))
 
     def evaluate(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         value = -torch.nn.functional.logsigmoid(-logits).sum(dim=1) - (1.0 - self.smoothing) * _pick(logits, labels)
@@ -144,9 +148,6 @@ class SquaredLoss(ConvexLoss):
         picked = _pick(logits, labels)
         value = self.other_weight * (logits.square().sum(dim=1) - picked.square())
         return 0.5 * (value + self.target_weight * (picked - self.target).square()), logits
-
-    def gradient(self, response: Array) -> Array:
-        return self.weights * (response - self.targets)
 
     def conjugate(self, gradient: Array) -> Array:
         return np.asarray((gradient**2 / (2.0 * self.weights) + self.targets * gradient).sum(axis=1))

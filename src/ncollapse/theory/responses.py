@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ncollapse.heads import Head
+from ncollapse.metrics.batches import open_source
 from ncollapse.theory.conjugates import Array, ConvexLoss
 
 
@@ -42,34 +42,33 @@ def summarise(
     non_negative: bool = False,
 ) -> Summary:
     """One pass over the samples in float64, with one transfer from the device at its end."""
-    num_classes, dim = head.weight.shape
-    sums: Tensor | None = None
-    rest: Tensor | None = None
+    num_classes = head.num_classes
+    source = open_source(features, labels)
+    if source.dim != head.dim:
+        raise ValueError(f"features: {source.dim} columns, but weight has {head.dim}")
+    device = source.device
+    sums = torch.zeros(num_classes, num_classes + 3, dtype=torch.float64, device=device)
+    extremes = torch.zeros(2, dtype=torch.float64, device=device)
+    w = head.weight.detach().to(device, torch.float64)
+    b = None if head.bias is None else head.bias.detach().to(device, torch.float64)
     seen = 0
-    for x, y in _chunks(features, labels, int(dim), int(num_classes)):
-        if sums is None or rest is None:
-            sums = torch.zeros(num_classes, num_classes + 3, dtype=torch.float64, device=x.device)
-            rest = torch.zeros(2, dtype=torch.float64, device=x.device)
-            w = head.weight.detach().to(x.device, torch.float64)
-            b = None if head.bias is None else head.bias.detach().to(x.device, torch.float64)
+    for x, y in source.read(source.rows(num_classes)):
         seen += len(x)
         logits = x @ w.T if b is None else torch.addmm(-b, x, w.T)
         value, response = loss.evaluate(logits, y)
         energy = torch.linalg.vecdot(x, x)
         columns = torch.cat((response, value[:, None], energy[:, None], torch.ones_like(value)[:, None]), dim=1)
-        if x.device.type == "cpu" and num_classes > 64:
-            _check_labels(y, int(num_classes))
+        if device.type == "cpu" and num_classes > 64:
+            _check_labels(y, num_classes)
             sums.index_add_(0, y, columns)
         else:
             # A product with the one-hot labels: the same digits every time, also on CUDA, and no wait for the device.
-            members = (y[None, :] == torch.arange(num_classes, device=y.device)[:, None]).to(torch.float64)
+            members = (y[None, :] == torch.arange(num_classes, device=device)[:, None]).to(torch.float64)
             sums.addmm_(members, columns)
         if non_negative:
             low, high = torch.aminmax(x)
-            rest = torch.stack((torch.minimum(rest[0], low), torch.maximum(rest[1], high)))
-    if sums is None or rest is None or seen == 0:
-        raise ValueError("features hold no samples; at least one is needed")
-    table = torch.cat((sums.flatten(), rest)).cpu().numpy()
+            extremes = torch.stack((torch.minimum(extremes[0], low), torch.maximum(extremes[1], high)))
+    table = torch.cat((sums.flatten(), extremes)).cpu().numpy()
     return _to_summary(table[:-2].reshape(num_classes, -1), table[-2:], seen, class_counts)
 
 
@@ -102,25 +101,6 @@ def _to_summary(sums: Array, extremes: Array, seen: int, class_counts: Any) -> S
         responses=mean[:, :k],
         weights=np.ones(k),
     )
-
-
-def _chunks(features: Any, labels: Any, dim: int, num_classes: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches as float64 features and int64 labels, of bounded size."""
-    batches: Iterable[Any] = features if labels is None else ((features, labels),)
-    for batch in batches:
-        x, y = (torch.as_tensor(part).detach() for part in batch)
-        if x.ndim != 2 or x.shape[1] != dim:
-            raise ValueError(f"features has shape {tuple(x.shape)}; weight asks for [N, {dim}]")
-        if y.shape != x.shape[:1]:
-            raise ValueError(f"labels has shape {tuple(y.shape)}; features of {len(x)} samples ask for [{len(x)}]")
-        if y.is_floating_point():
-            raise ValueError(f"labels is of type {y.dtype}; class indices are whole numbers")
-        if x.device.type == "mps":
-            x, y = x.cpu(), y.cpu()
-        limit = (1 << 21 if x.device.type == "cpu" else 1 << 25) // max(dim, 2 * num_classes) + 1
-        for start in range(0, len(x), limit):
-            part = slice(start, start + limit)
-            yield x[part].to(torch.float64), y[part].to(x.device, torch.int64)
 
 
 def _check_labels(labels: Tensor, num_classes: int) -> None:
