@@ -2,8 +2,11 @@
 
 from ncollapse.data.augment import Augment
 from ncollapse.data.catalogue import INFO, NORMALISATION, load
+from ncollapse.data.choose import eval_loader, train_loader
 from ncollapse.data.dataset import Dataset
+from ncollapse.data.folders import FolderDataset
 from ncollapse.data.loader import DeviceLoader, EvalLoader
+from ncollapse.data.stream import FolderEvalLoader, FolderLoader
 from ncollapse.data.subsets import (
     long_tail,
     per_class_counts,
@@ -20,11 +23,16 @@ __all__ = [
     "Dataset",
     "DeviceLoader",
     "EvalLoader",
+    "FolderDataset",
+    "FolderEvalLoader",
+    "FolderLoader",
+    "eval_loader",
     "load",
     "long_tail",
     "per_class_counts",
     "random_labels",
     "samples_per_class",
     "step_imbalance",
+    "train_loader",
     "validation_split",
 ]

@@ -10,11 +10,44 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """Images (uint8 [N, C, H, W]) or vectors (float32 [N, d]) with labels (int64 [N]) in 0..K-1.
+class Labelled:
+    """What data in memory and data in files share: labels (int64 [N]) in 0..K-1, class names and a record.
 
     `record` lists, in order, every draw that made this subset: enough to make it again.
+    """
+
+    labels: Tensor
+    classes: tuple[str, ...]
+    name: str
+    split: str
+    record: tuple[Mapping[str, Any], ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    def counts(self) -> tuple[int, ...]:
+        """How many samples each class has."""
+        return tuple(torch.bincount(self.labels, minlength=self.num_classes).tolist())
+
+    def _check_labels(self, samples: int) -> None:
+        if self.labels.shape != (samples,) or self.labels.dtype != torch.int64:
+            raise ValueError(
+                f"labels must be int64 [{samples}], one for each image; "
+                f"got {self.labels.dtype} {list(self.labels.shape)}"
+            )
+        if samples:
+            low, high = int(self.labels.min()), int(self.labels.max())
+            if low < 0 or high >= len(self.classes):
+                raise ValueError(f"labels must lie in 0..{len(self.classes) - 1}; they span {low}..{high}")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset(Labelled):
+    """Images (uint8 [N, C, H, W], or floating point as the network takes them) or vectors (floating point [N, d]).
 
     >>> data = Dataset(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 1]), ("a", "b"), "toy", "train")
     >>> data.counts()
@@ -40,21 +73,7 @@ class Dataset:
                 "images must be uint8 [N, C, H, W], or floating point [N, C, H, W] or [N, d]; "
                 f"got {self.images.dtype} {list(self.images.shape)}"
             )
-        if self.labels.shape != self.images.shape[:1] or self.labels.dtype != torch.int64:
-            raise ValueError(
-                f"labels must be int64 [{len(self.images)}], one for each image; "
-                f"got {self.labels.dtype} {list(self.labels.shape)}"
-            )
-        if len(self.labels) and not (int(self.labels.min()) >= 0 and int(self.labels.max()) < len(self.classes)):
-            low, high = int(self.labels.min()), int(self.labels.max())
-            raise ValueError(f"labels must lie in 0..{len(self.classes) - 1}; they span {low}..{high}")
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.classes)
+        self._check_labels(len(self.images))
 
     @property
     def is_image(self) -> bool:
@@ -64,10 +83,6 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample: (C, H, W) or (d,)."""
         return tuple(self.images.shape[1:])
-
-    def counts(self) -> tuple[int, ...]:
-        """How many samples each class has."""
-        return tuple(torch.bincount(self.labels, minlength=self.num_classes).tolist())
 
     def select(self, index: Tensor, **draw: Any) -> Dataset:
         """The samples at `index`, in that order; `draw` is appended to the record."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from ncollapse.data.dataset import Dataset
-from ncollapse.data.subsets import split_stratified
+from ncollapse.data.splits import split_stratified
 
 TEST_FRACTION = 0.2
 SPLIT_SEED = 0
 
 
 def load_digits(split: str) -> Dataset:
-    """1437 training or 360 test images, uint8 [N, 1, 8, 8] with grey levels 0..16 spread over 0..255.
+    """1438 training or 359 test images, uint8 [N, 1, 8, 8] with grey levels 0..16 spread over 0..255.
 
     scikit-learn ships one set; the stratified split (20 % of each class to the test set, seed 0) is ours and fixed.
     """

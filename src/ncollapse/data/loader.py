@@ -1,53 +1,27 @@
 """Loaders that keep the whole data set on the device and make batches there.
 
-The order of an epoch and every augmentation draw come from CPU generators seeded by (seed, epoch, purpose) alone: the
-same batches on every device, with any number of threads, after any number of resumes. Many batches are made at once
-in a few large kernels, so that taking one costs a slice.
+Order and augmentation are those of the epoch's plan, a pure function of (seed, epoch): the same batches on every device
+and after any number of resumes. Many batches are made at once in a few large kernels, so that taking one costs a slice.
 """
 
 from __future__ import annotations
 
-import hashlib
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from ncollapse.data.augment import (
-    Augment,
-    crop,
-    draw_crop,
-    draw_flip,
-    draw_rotation,
-    flip,
-    normalise,
-    resize,
-    rotate,
-)
+from ncollapse.data.augment import Augment, normalise, resize
 from ncollapse.data.dataset import Dataset
-from ncollapse.data.mixing import Mix, draw_mix, mix_images, mix_targets
+from ncollapse.data.mixing import mix_images, mix_targets
+from ncollapse.data.plan import Plan
 
 Batch = tuple[Tensor, Tensor]
 Normalisation = tuple[Sequence[float], Sequence[float]]
 
 CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
 GATHER_IMAGES = 4096
-
-
-def seed_stream(seed: int, epoch: int, purpose: str) -> Generator:
-    """A CPU generator that is a pure function of its arguments.
-
-    >>> a, b = (torch.rand(3, generator=seed_stream(0, 5, "crop")) for _ in range(2))
-    >>> torch.equal(a, b)
-    True
-    """
-    digest = hashlib.sha256(f"{seed}/{epoch}/{purpose}".encode()).digest()
-    return Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-
-
-def order_epoch(count: int, seed: int, epoch: int) -> Tensor:
-    """The permutation of `count` samples in one epoch."""
-    return torch.randperm(count, generator=seed_stream(seed, epoch, "order"))
 
 
 class _Source:
@@ -148,7 +122,7 @@ class DeviceLoader:
         self.rank, self.world_size = rank, world_size
         self.steps = self.count // batch_size if drop_last else -(-self.count // batch_size)
         self.soft_targets = self.augment.soft_targets
-        self._plan: _Plan | None = None
+        self._plan: Plan | None = None
         self._chunk: tuple[int, int, list[Batch]] = (-1, -1, [])
 
     @property
@@ -188,15 +162,22 @@ class DeviceLoader:
     def _make(self, epoch: int, step: int) -> list[Batch]:
         """Batches of equal size from `step` on, as many as the memory for one chunk holds."""
         if self._plan is None or self._plan.epoch != epoch:
-            self._plan = _Plan(self, epoch)
+            self._plan = Plan(self.count, self.steps, self.shape, self.augment, seed=self.seed, epoch=epoch)
         plan, full = self._plan, self.count // self.batch_size
         size = self.batch_size if step < full else self.count - full * self.batch_size
-        sample = max(1, self.source.images[0].numel(), torch.Size(self.shape).numel())
+        sample = max(self.source.images[0].numel(), math.prod(self.shape))
         budget = CHUNK_BYTES.get(self.source.device.type, CHUNK_BYTES["cpu"])
         steps = min(max(1, budget // (4 * sample * size)), full - step) if step < full else 1
-        rows = slice(step * self.batch_size, step * self.batch_size + steps * size)
-        x = self.source.finish(plan.transform(rows)).reshape(steps, size, *self.shape)
-        y = self.source.labels[plan.order[rows]].reshape(steps, size)
+        first = step * self.batch_size
+        rows = plan.order[first : first + steps * size].to(self.source.device)
+        x = torch.cat(
+            [
+                plan.transform(self.source.images[part], slice(first + start, first + start + len(part)))
+                for start, part in zip(range(0, len(rows), GATHER_IMAGES), torch.split(rows, GATHER_IMAGES))
+            ]
+        )
+        x = self.source.finish(x).reshape(steps, size, *self.shape)
+        y = self.source.labels[rows].reshape(steps, size)
         mix = None if plan.mix is None else plan.mix[slice(step, step + steps)]
         if mix is not None:
             x = mix_images(x, mix)
@@ -206,40 +187,6 @@ class DeviceLoader:
             x = x.tensor_split(self.world_size, 1)[self.rank]
             y = y.tensor_split(self.world_size, 1)[self.rank]
         return list(zip(x.unbind(0), y.unbind(0)))
-
-
-class _Plan:
-    """Every draw of one epoch."""
-
-    def __init__(self, loader: DeviceLoader, epoch: int) -> None:
-        def stream(purpose: str) -> Generator:
-            return seed_stream(loader.seed, epoch, purpose)
-
-        augment, count, source = loader.augment, loader.count, loader.source
-        self.epoch, self.augment, self.images = epoch, augment, source.images
-        self.order = order_epoch(count, loader.seed, epoch).to(source.device)
-        self.offsets = draw_crop(count, augment.crop, stream("crop")) if augment.crop else None
-        self.mirrored = draw_flip(count, stream("flip")) if augment.flip else None
-        self.angles = draw_rotation(count, augment.rotation, stream("rotation")) if augment.rotation else None
-        self.mix: Mix | None = None
-        if augment.mixes:
-            height, width = source.shape[1:]
-            self.mix = draw_mix(loader.steps, height, width, augment, stream("mix"))
-
-    def transform(self, rows: slice) -> Tensor:
-        """The images at these places of the epoch's order, cropped, flipped and rotated."""
-        parts = []
-        for start in range(rows.start, rows.stop, GATHER_IMAGES):
-            part = slice(start, min(start + GATHER_IMAGES, rows.stop))
-            x = self.images[self.order[part]]
-            if self.offsets is not None:
-                x = crop(x, self.offsets[0][part], self.offsets[1][part], self.augment.crop)
-            if self.mirrored is not None:
-                x = flip(x, self.mirrored[part])
-            if self.angles is not None:
-                x = rotate(x, self.angles[part])
-            parts.append(x)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class EvalLoader:

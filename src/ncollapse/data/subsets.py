@@ -6,14 +6,20 @@ A class's samples are drawn without replacement; the kept samples stay in their 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from ncollapse.data.dataset import Dataset
+from ncollapse.data.folders import FolderDataset
+from ncollapse.data.splits import shuffle_classes, split_stratified
+
+Data = TypeVar("Data", Dataset, FolderDataset)
 
 
-def per_class_counts(dataset: Dataset, counts: Sequence[int], seed: int = 0) -> Dataset:
+def per_class_counts(dataset: Data, counts: Sequence[int], seed: int = 0) -> Data:
     """Keep counts[k] samples of class k, as [100, 100, 200, 200, ..., 500, 500] in the imbalanced ReLU study.
 
     >>> from ncollapse.data import load
@@ -28,11 +34,11 @@ def per_class_counts(dataset: Dataset, counts: Sequence[int], seed: int = 0) -> 
             raise ValueError(
                 f"counts[{label}] must lie in 0..{have} (samples of {dataset.classes[label]!r}), got {want}"
             )
-    kept = [rows[:want] for rows, want in zip(_shuffle_classes(dataset.labels, dataset.num_classes, seed), wanted)]
+    kept = [rows[:want] for rows, want in zip(shuffle_classes(dataset.labels, dataset.num_classes, seed), wanted)]
     return dataset.select(torch.cat(kept).sort().values, draw="per_class_counts", counts=wanted, seed=seed)
 
 
-def samples_per_class(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
+def samples_per_class(dataset: Data, count: int, seed: int = 0) -> Data:
     """Keep the same number of samples of every class."""
     return per_class_counts(dataset, [count] * dataset.num_classes, seed)
 
@@ -50,7 +56,7 @@ def step_counts(num_classes: int, most: int, ratio: float, minority_fraction: fl
     return (most,) * (num_classes - minority) + (int(most / ratio),) * minority
 
 
-def step_imbalance(dataset: Dataset, ratio: float, minority_fraction: float = 0.5, seed: int = 0) -> Dataset:
+def step_imbalance(dataset: Data, ratio: float, minority_fraction: float = 0.5, seed: int = 0) -> Data:
     """Majority classes first, minority classes last; the majority gets what the smallest class has."""
     counts = step_counts(dataset.num_classes, min(dataset.counts()), ratio, minority_fraction)
     return per_class_counts(dataset, counts, seed)
@@ -66,12 +72,12 @@ def long_tail_counts(num_classes: int, most: int, factor: float) -> tuple[int, .
     return tuple(int(most * (1 / factor) ** (k / max(1, num_classes - 1))) for k in range(num_classes))
 
 
-def long_tail(dataset: Dataset, factor: float, seed: int = 0) -> Dataset:
+def long_tail(dataset: Data, factor: float, seed: int = 0) -> Data:
     """Exponentially fewer samples from the first class to the last, which has 1/factor of the first's."""
     return per_class_counts(dataset, long_tail_counts(dataset.num_classes, min(dataset.counts()), factor), seed)
 
 
-def validation_split(dataset: Dataset, fraction: float = 0.1, seed: int = 0) -> tuple[Dataset, Dataset]:
+def validation_split(dataset: Data, fraction: float = 0.1, seed: int = 0) -> tuple[Data, Data]:
     """Hold out a fraction of every class; returns (the rest, the held-out part).
 
     Stratified, so that a balanced training set stays balanced, as the theory wants it.
@@ -81,34 +87,16 @@ def validation_split(dataset: Dataset, fraction: float = 0.1, seed: int = 0) -> 
     rest, held = split_stratified(dataset.labels, fraction, seed)
     if len(rest) == 0 or len(held) == 0:
         raise ValueError(f"fraction {fraction} of {len(dataset)} samples leaves one part empty")
-    split = dataset.select(held, draw="validation_split", fraction=fraction, seed=seed, part="held out")
     kept = dataset.select(rest, draw="validation_split", fraction=fraction, seed=seed, part="rest")
-    return kept, Dataset(split.images, split.labels, split.classes, split.name, "validation", split.record)
+    validation = dataset.select(held, draw="validation_split", fraction=fraction, seed=seed, part="held out")
+    return kept, replace(validation, split="validation")
 
 
-def random_labels(dataset: Dataset, seed: int = 0) -> Dataset:
+def random_labels(dataset: Data, seed: int = 0) -> Data:
     """Shuffle the labels among the samples: they say nothing about the images, and the class counts stay."""
     order = torch.randperm(len(dataset), generator=Generator().manual_seed(seed))
-    record = (*dataset.record, {"draw": "random_labels", "seed": seed})
     labels = dataset.labels[order.to(dataset.labels.device)]
-    return Dataset(dataset.images, labels, dataset.classes, dataset.name, dataset.split, record)
-
-
-def split_stratified(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Sorted indices of (the rest, the drawn part), the drawn part being round(fraction * n_k) of each class."""
-    drawn, rest = [], []
-    for rows in _shuffle_classes(labels, int(labels.max()) + 1, seed):
-        count = round(fraction * len(rows))
-        drawn.append(rows[:count])
-        rest.append(rows[count:])
-    return torch.cat(rest).sort().values, torch.cat(drawn).sort().values
-
-
-def _shuffle_classes(labels: Tensor, num_classes: int, seed: int) -> list[Tensor]:
-    """The indices of each class in random order."""
-    generator = Generator().manual_seed(seed)
-    order = torch.randperm(len(labels), generator=generator).to(labels.device)
-    return [order[labels[order] == label] for label in range(num_classes)]
+    return replace(dataset, labels=labels, record=(*dataset.record, {"draw": "random_labels", "seed": seed}))
 
 
 def _require_factor(name: str, value: float) -> None:

@@ -1,0 +1,127 @@
+"""CIFAR's python batches, read without trusting them.
+
+They are pickles, and a pickle can run any code. The reader here resolves four names to harmless stand-ins, all a batch
+needs for its array of bytes, and refuses every other name before anything is called.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from ncollapse.data.dataset import Dataset
+
+BATCHES = {
+    ("cifar10", "train"): tuple(f"data_batch_{number}" for number in range(1, 6)),
+    ("cifar10", "test"): ("test_batch",),
+    ("cifar100", "train"): ("train",),
+    ("cifar100", "test"): ("test",),
+}
+KEYS = {"cifar10": ("labels", "batches.meta", "label_names"), "cifar100": ("fine_labels", "meta", "fine_label_names")}
+ROW = 3 * 32 * 32
+
+
+def load_cifar(folder: Path, split: str, name: str) -> Dataset:
+    """CIFAR-10, or CIFAR-100 with its 100 fine classes: uint8 [N, 3, 32, 32]."""
+    label_key, meta, names_key = KEYS[name]
+    classes = tuple(_decode(item) for item in _take(read_pickle(folder / meta), names_key, list, folder / meta))
+    images, labels = [], []
+    for batch in BATCHES[name, split]:
+        path = folder / batch
+        content = read_pickle(path)
+        data, targets = _take(content, "data", np.ndarray, path), _take(content, label_key, list, path)
+        if data.dtype != np.uint8 or data.shape != (len(targets), ROW):
+            raise ValueError(f"{path}: data must be uint8 [{len(targets)}, {ROW}], got {data.dtype} {list(data.shape)}")
+        if not all(type(target) is int for target in targets):
+            raise ValueError(f"{path}: {label_key} must be a list of whole numbers")
+        images.append(torch.from_numpy(data).reshape(-1, 3, 32, 32))
+        labels.append(torch.tensor(targets, dtype=torch.int64))
+    return Dataset(torch.cat(images), torch.cat(labels), classes, name, split)
+
+
+def read_pickle(path: Path) -> dict[str, Any]:
+    """The dictionary in a pickle of arrays, dicts, lists, bytes, strings and numbers; nothing else is let in."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    with path.open("rb") as stream:
+        try:
+            found = _Unpickler(stream).load()
+        except _Refused as error:
+            raise ValueError(f"{path} asks for {error}, which no CIFAR file needs; refused, nothing was run") from error
+        except Exception as error:  # a hostile or cut stream fails in any way it likes
+            raise ValueError(f"{path} is a damaged or truncated pickle: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds a {type(found).__name__}, not a dictionary")
+    return {_decode(key): value.array if isinstance(value, _Array) else value for key, value in found.items()}
+
+
+class _Refused(Exception):
+    pass
+
+
+class _Dtype:
+    """Stands in for numpy.dtype; only bytes are let in."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        if _decode(code) != "u1":
+            raise _Refused(f"an array of type {code!r}")
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+class _Array:
+    """Stands in for the array that numpy's _reconstruct makes and its state fills."""
+
+    array: np.ndarray[Any, np.dtype[np.uint8]]
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, raw = state
+        if not isinstance(dtype, _Dtype) or not isinstance(raw, bytes):
+            raise _Refused("an array of objects")
+        self.array = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C").copy()
+
+
+def _reconstruct(*_: Any) -> _Array:
+    return _Array()
+
+
+def _encode(text: str, codec: str) -> bytes:
+    """How a pickle of protocol 2 writes bytes."""
+    if codec != "latin1":
+        raise _Refused(f"the codec {codec!r}")
+    return text.encode("latin1")
+
+
+class _Unpickler(pickle.Unpickler):
+    _stands_in: ClassVar[dict[tuple[str, str], Callable[..., Any]]] = {
+        ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+        ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+        ("numpy", "ndarray"): _Array,
+        ("numpy", "dtype"): _Dtype,
+        ("_codecs", "encode"): _encode,
+    }
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream, encoding="bytes")
+
+    def find_class(self, module: str, name: str) -> Callable[..., Any]:
+        try:
+            return self._stands_in[module, name]
+        except KeyError:
+            raise _Refused(f"{module}.{name}") from None
+
+
+def _take(found: dict[str, Any], key: str, kind: type, path: Path) -> Any:
+    if not isinstance(found.get(key), kind):
+        raise ValueError(f"{path} has no {kind.__name__} {key!r}; it has {', '.join(found) or 'nothing'}")
+    return found[key]
+
+
+def _decode(text: Any) -> str:
+    return text.decode("latin1") if isinstance(text, bytes) else str(text)

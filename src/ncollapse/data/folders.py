@@ -1,0 +1,123 @@
+"""Image folders: a class is a folder, a sample a file in it. Files are decoded when they are wanted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ncollapse.data.dataset import Dataset, Labelled
+from ncollapse.data.splits import split_stratified
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff")
+PARTS = {"train": ("train",), "test": ("test", "val")}
+MINI_CLASSES, MINI_PER_CLASS, MINI_TEST, MINI_SEED = 100, 600, 100, 0
+
+
+@dataclass(frozen=True, eq=False)
+class FolderDataset(Labelled):
+    """Paths of images in place of the images; the rest as in Dataset."""
+
+    paths: tuple[str, ...]
+    labels: Tensor
+    classes: tuple[str, ...]
+    name: str
+    split: str
+    record: tuple[Mapping[str, Any], ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        self._check_labels(len(self.paths))
+
+    def select(self, index: Tensor, **draw: Any) -> FolderDataset:
+        """The samples at `index`, in that order; `draw` is appended to the record."""
+        record = (*self.record, draw) if draw else self.record
+        paths = tuple(self.paths[place] for place in index.tolist())
+        return replace(self, paths=paths, labels=self.labels[index], record=record)
+
+
+def load_folder(folder: Path, split: str, name: str) -> FolderDataset:
+    """FOLDER/train/<class>/* and FOLDER/test/<class>/* (or val); both must have the same classes.
+
+    Classes are numbered in the order of their names, files follow theirs.
+    """
+    parts = {part: _find_part(folder, part) for part in PARTS}
+    classes = {part: _list_classes(path) for part, path in parts.items()}
+    for part, other in (("train", "test"), ("test", "train")):
+        missing = [item for item in classes[other] if item not in set(classes[part])]
+        if missing:
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise ValueError(f"{parts[part]} has no class folder {', '.join(missing[:3])}{more}, {parts[other]} has")
+    return _collect([parts[split]], classes[split], name, split)
+
+
+def load_mini_imagenet(folder: Path, split: str) -> FolderDataset:
+    """miniImageNet's 100 classes of 600 images as 50000 training and 10000 test images over all classes.
+
+    The class folders lie in FOLDER itself, or in train, val and test below it as for few-shot learning (64, 16 and 20
+    classes), which are put together here. 100 images of each class are drawn for the test set, once and for all
+    (seed 0), as in mse-landscape (Appendix A): the papers do not publish their split.
+    """
+    below = [folder / part for part in ("train", "val", "test") if (folder / part).is_dir()]
+    homes = below or [folder]
+    classes = sorted({name for home in homes for name in _list_classes(home)})
+    whole = _collect(homes, classes, "mini-imagenet", split)
+    if len(classes) != MINI_CLASSES or set(whole.counts()) != {MINI_PER_CLASS}:
+        counts = sorted(set(whole.counts()))
+        raise ValueError(
+            f"{folder} must hold {MINI_CLASSES} class folders of {MINI_PER_CLASS} images; "
+            f"found {len(classes)} of {counts[0]} to {counts[-1]}"
+        )
+    fraction = MINI_TEST / MINI_PER_CLASS
+    train, test = split_stratified(whole.labels, fraction, MINI_SEED)
+    index = train if split == "train" else test
+    return whole.select(index, draw="split", per_class=MINI_TEST, seed=MINI_SEED, stratified=True)
+
+
+def decode(folder: FolderDataset, image_size: int, workers: int | None = None) -> Dataset:
+    """Read every image into memory: the shorter side resized to `image_size`, the centre cut out, three channels."""
+    from ncollapse.data.stream import decode_images
+
+    images = decode_images(folder.paths, image_size, workers)
+    return Dataset(images, folder.labels, folder.classes, folder.name, folder.split, folder.record)
+
+
+def _find_part(folder: Path, split: str) -> Path:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder}")
+    for part in PARTS[split]:
+        if (folder / part).is_dir():
+            return folder / part
+    wanted = " or ".join(str(folder / part) for part in PARTS[split])
+    raise FileNotFoundError(f"no folder {wanted}, which would hold one folder for each class")
+
+
+def _list_classes(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder}")
+    found = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    if not found:
+        raise ValueError(f"{folder} holds no class folders")
+    return found
+
+
+def _collect(homes: list[Path], classes: list[str], name: str, split: str) -> FolderDataset:
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, class_name in enumerate(classes):
+        found = [
+            entry.path
+            for home in homes
+            if (home / class_name).is_dir()
+            for entry in os.scandir(home / class_name)
+            if entry.name.lower().endswith(SUFFIXES)
+        ]
+        if not found:
+            raise ValueError(f"the class folder {homes[0] / class_name} holds no image ({', '.join(SUFFIXES)})")
+        paths += sorted(found)
+        labels += [label] * len(found)
+    return FolderDataset(tuple(paths), torch.tensor(labels), tuple(classes), name, split)

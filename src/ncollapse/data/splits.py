@@ -1,0 +1,22 @@
+"""Seeded draws of indices, class by class."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+
+def shuffle_classes(labels: Tensor, num_classes: int, seed: int) -> list[Tensor]:
+    """The indices of each class in random order."""
+    order = torch.randperm(len(labels), generator=Generator().manual_seed(seed)).to(labels.device)
+    return [order[labels[order] == label] for label in range(num_classes)]
+
+
+def split_stratified(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Sorted indices of (the rest, the drawn part), the drawn part being round(fraction * n_k) of each class."""
+    drawn, rest = [], []
+    for rows in shuffle_classes(labels, int(labels.max()) + 1, seed):
+        count = round(fraction * len(rows))
+        drawn.append(rows[:count])
+        rest.append(rows[count:])
+    return torch.cat(rest).sort().values, torch.cat(drawn).sort().values
