@@ -1,0 +1,171 @@
+"""Features and labels as float64 chunks of bounded size, any number of times, whatever they came as."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array: TypeAlias = Tensor | np.ndarray[Any, Any]
+Chunk: TypeAlias = tuple[Tensor, Tensor]
+
+CPU_NUMBERS = 1 << 19  # numbers a chunk of features: 4 MB in float64, so that a chunk stays in the cache
+CUDA_NUMBERS = 1 << 27  # 1 GB: large products, and a few dozen launches for a million samples
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something that can be read in chunks of (float64 features [c, d], int64 labels [c]) as often as needed."""
+
+    read: Callable[[int], Iterator[Chunk]]
+    dim: int
+    device: torch.device
+    num_classes: int | None  # largest label + 1 where all labels are known, None for batches not read yet
+
+    def rows(self, num_classes: int) -> int:
+        """Samples a chunk: features and scores of a chunk stay within a fixed number of numbers."""
+        numbers = CUDA_NUMBERS if self.device.type == "cuda" else CPU_NUMBERS
+        return max(64, numbers // max(self.dim, 2 * num_classes, 1))
+
+
+def open_source(features: Any, labels: Any) -> Source:
+    """Check features and labels and make them readable in chunks.
+
+    `features` is a tensor or array [N, d] with `labels` [N], or, with `labels` left out, an iterable of
+    (features, labels) batches that can be gone through more than once.
+    """
+    if isinstance(features, (Tensor, np.ndarray)):
+        if labels is None:
+            raise ValueError(
+                "labels: missing; pass an integer for each row of features, or batches of (features, labels) alone"
+            )
+        return _open_arrays(features, labels)
+    if labels is not None:
+        raise ValueError(
+            f"features: expected a tensor or array [N, d] beside labels, got {type(features).__name__}; "
+            "batches of (features, labels) go in alone, with labels left out"
+        )
+    return _open_batches(features)
+
+
+def _open_arrays(features: Array, labels: Any) -> Source:
+    check_features(features)
+    count = features.shape[0]
+    if count == 0:
+        raise ValueError("features: no samples (N = 0); at least one is needed")
+    device = features.device if isinstance(features, Tensor) else torch.device("cpu")
+    index = check_labels(labels, count).to(device)
+
+    def read(rows: int) -> Iterator[Chunk]:
+        for start in range(0, count, rows):
+            stop = start + rows
+            yield to_float64(features[start:stop]), index[start:stop]
+
+    return Source(read, features.shape[1], device, int(index.max()) + 1)
+
+
+def _open_batches(batches: Any) -> Source:
+    if not isinstance(batches, Iterable):
+        raise TypeError(
+            f"features: expected a tensor, an array or batches of (features, labels), got {type(batches).__name__}"
+        )
+    if iter(batches) is batches:
+        raise TypeError(
+            f"features: a {type(batches).__name__} can be read only once, and two passes are needed; pass a list, a "
+            "DataLoader or any object whose __iter__ starts again, or feed ncollapse.ClassStatistics batch by batch"
+        )
+    first = next((_check_batch(batch) for batch in batches), None)
+    if first is None:
+        raise ValueError("features: no batches (N = 0); at least one sample is needed")
+    dim = first[0].shape[1]
+    device = first[0].device if isinstance(first[0], Tensor) else torch.device("cpu")
+
+    def read(rows: int) -> Iterator[Chunk]:
+        held: list[Chunk] = []  # small batches are joined: the work per chunk does not depend on how they were cut
+        size = 0
+        for batch in batches:
+            features, labels = _check_batch(batch, dim)
+            for start in range(0, labels.shape[0], rows):
+                piece = to_float64(features[start : start + rows]).to(device)
+                target = labels[start : start + rows].to(device)
+                if size + len(target) > rows:
+                    yield _join(held)
+                    held, size = [], 0
+                held.append((piece, target))
+                size += len(target)
+        if held:
+            yield _join(held)
+
+    return Source(read, dim, device, None)
+
+
+def _join(held: list[Chunk]) -> Chunk:
+    if len(held) == 1:
+        return held[0]
+    return torch.cat([features for features, _ in held]), torch.cat([labels for _, labels in held])
+
+
+def _check_batch(batch: Any, dim: int | None = None) -> tuple[Array, Tensor]:
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise ValueError(f"features: each batch must be a pair (features, labels), got {type(batch).__name__}")
+    features, labels = batch
+    if not isinstance(features, (Tensor, np.ndarray)):
+        raise ValueError(f"features: a batch holds {type(features).__name__}, not a tensor or array [B, d]")
+    check_features(features)
+    if dim is not None and features.shape[1] != dim:
+        raise ValueError(f"features: a batch has {features.shape[1]} columns, the first one had {dim}")
+    return features, check_labels(labels, features.shape[0])
+
+
+def check_features(features: Array) -> None:
+    """Refuse what is not a real matrix [N, d]."""
+    if features.ndim != 2:
+        raise ValueError(f"features: expected a matrix [N, d], got shape {tuple(features.shape)}")
+    if features.shape[1] == 0:
+        raise ValueError("features: expected d >= 1 columns, got 0")
+    kind = features.is_complex() if isinstance(features, Tensor) else features.dtype.kind not in "fiub"
+    if kind:
+        raise ValueError(f"features: expected real numbers, got {features.dtype}")
+
+
+def check_labels(labels: Any, count: int) -> Tensor:
+    """Labels as int64 [count]; float, one-hot, negative or too few labels are refused."""
+    index = labels if isinstance(labels, Tensor) else torch.from_numpy(np.array(labels))
+    if index.ndim != 1:
+        hint = "; one-hot or soft labels: pass labels.argmax(1)" if index.ndim == 2 else ""
+        raise ValueError(f"labels: expected one integer a sample, shape [{count}], got {tuple(index.shape)}{hint}")
+    if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+        raise ValueError(f"labels: expected integers 0..K-1, got {index.dtype}; convert them with .long()")
+    if index.shape[0] != count:
+        raise ValueError(f"labels: {index.shape[0]} labels for {count} rows of features")
+    index = index.detach().to(torch.int64)
+    if count and int(index.min()) < 0:
+        row = int((index < 0).nonzero()[0])
+        raise ValueError(f"labels: expected integers 0..K-1, got {int(index[row])} in row {row}")
+    return index
+
+
+def to_float64(features: Array) -> Tensor:
+    """A detached float64 tensor; numpy chunks (also memory-mapped ones) are read here, and only here."""
+    if isinstance(features, Tensor):
+        return features.detach().to(torch.float64)
+    return torch.from_numpy(np.array(features, dtype=np.float64))
+
+
+def refuse_non_finite(source: Source, rows: int) -> None:
+    """Raise with the numbers of the first rows that hold NaN or Inf, if any do."""
+    bad: list[int] = []
+    start = 0
+    for features, labels in source.read(rows):
+        wrong = (~torch.isfinite(features).all(dim=1)).nonzero().flatten()
+        bad += [start + int(row) for row in wrong[: 6 - len(bad)]]
+        start += len(labels)
+        if len(bad) > 5:
+            break
+    if bad:
+        named = ", ".join(str(row) for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
+        raise ValueError(f"features: NaN or Inf in row{'s' if len(bad) > 1 else ''} {named} (counted from 0)")

@@ -1,0 +1,132 @@
+"""`collect`: what the figures need of a last layer, beside its measurement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .batches import Source, open_source
+from .measurement import Measurement
+from .measuring import check_head, measure_source, place_classifier, to_numpy
+from .negatives import even_edges
+from .scores import Counts, Values
+
+
+class Histogram(NamedTuple):
+    """Counts [bins] between edges [bins + 1]."""
+
+    edges: Values
+    counts: Counts
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Class means, classifier, histograms and a few features a class; the last three are None without a classifier."""
+
+    class_means: Values  # [K, d]
+    counts: Counts  # [K]
+    weight: Values | None  # [K, d]
+    bias: Values | None  # [K]
+    positive_score: Histogram | None  # own scores, without bias
+    negative_score: Histogram | None  # other scores, without bias
+    margin: Histogram | None  # cosine margins
+    features: np.ndarray[Any, np.dtype[np.float32]]  # [M, d] seeded choice, class by class
+    labels: Counts  # [M]
+    measurement: Measurement
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything but the measurement, flat: class_means, counts, positive_score.edges, ..., as tensors to save."""
+        flat: dict[str, Any] = {"class_means": self.class_means, "counts": self.counts}
+        flat |= {"features": self.features, "labels": self.labels}
+        for name in ("weight", "bias"):
+            if getattr(self, name) is not None:
+                flat[name] = getattr(self, name)
+        for name in ("positive_score", "negative_score", "margin"):
+            histogram = getattr(self, name)
+            if histogram is not None:
+                flat |= {f"{name}.edges": histogram.edges, f"{name}.counts": histogram.counts}
+        return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in flat.items()}
+
+
+def collect(
+    features: Any,
+    labels: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    num_classes: int | None = None,
+    *,
+    head: Any = None,
+    problem: Any = None,
+    bins: int = 128,
+    keep: int = 100,
+    seed: int = 0,
+) -> Snapshot:
+    """Measure, and keep what figures need: histograms with `bins` bins and `keep` seeded features a class.
+
+    Takes what `measure` takes. Memory stays bounded for batches, as there.
+
+    >>> import torch
+    >>> s = collect(torch.eye(3).repeat(4, 1), torch.arange(3).repeat(4), weight=torch.eye(3), bins=4, keep=2)
+    >>> s.features.shape, s.positive_score.counts.sum()
+    ((6, 3), np.int64(12))
+    """
+    source = open_source(features, labels)
+    given = check_head(weight, bias, head)
+    measured, scan = measure_source(source, given, num_classes, problem=problem)
+    classifier = place_classifier(given, source.dim, source.device)
+    negative = None if scan.negatives is None else Histogram(*scan.negatives.histogram(bins))
+    kept, kept_labels = keep_features(source, measured.counts, keep, seed)
+    return Snapshot(
+        class_means=to_numpy(scan.moments.means),
+        counts=np.array(measured.counts, dtype=np.int64),
+        weight=None if classifier is None else to_numpy(classifier.weight),
+        bias=None if classifier is None else to_numpy(classifier.bias),
+        positive_score=_count(scan.positive, bins),
+        negative_score=negative,
+        margin=_count(scan.margin, bins) if measured.num_classes > 1 else None,
+        features=kept,
+        labels=kept_labels,
+        measurement=measured,
+    )
+
+
+def _count(values: Tensor | None, bins: int) -> Histogram | None:
+    if values is None:
+        return None
+    found = to_numpy(values)
+    edges = even_edges(float(found.min()), float(found.max()), bins)
+    return Histogram(edges, np.histogram(found, edges)[0].astype(np.int64))
+
+
+def keep_features(
+    source: Source, counts: tuple[int, ...], keep: int, seed: int
+) -> tuple[np.ndarray[Any, np.dtype[np.float32]], Counts]:
+    """Features of at most `keep` samples a class, drawn by `seed`, in the order of classes and of the data."""
+    draw = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    chosen = np.zeros(offsets[-1], dtype=bool)  # place of a sample: its class's offset plus its rank inside the class
+    for start, count in zip(offsets, counts):
+        chosen[start + draw.permutation(count)[:keep]] = True
+    seen = np.array(offsets[:-1])
+    found: list[tuple[int, np.ndarray[Any, np.dtype[np.float32]]]] = []
+    for features, labels in source.read(source.rows(len(counts))):
+        target = labels.cpu().numpy()
+        order = np.argsort(target, kind="stable")
+        present, sizes = np.unique(target, return_counts=True)
+        begin = 0
+        for label, size in zip(present, sizes):
+            inside = order[begin : begin + size]
+            picked = chosen[seen[label] : seen[label] + size]
+            if picked.any():
+                rows = features[torch.from_numpy(inside[picked]).to(features.device)]
+                found.append((int(label), rows.to(torch.float32).cpu().numpy()))
+            seen[label] += size
+            begin += size
+    found.sort(key=lambda item: item[0])
+    empty = np.zeros((0, source.dim), dtype=np.float32)
+    labels_kept = [np.full(len(rows), label, dtype=np.int64) for label, rows in found]
+    return np.concatenate([empty, *(rows for _, rows in found)]), np.concatenate([np.zeros(0, np.int64), *labels_kept])
