@@ -13,7 +13,7 @@ STANDARD = Augment(crop=4, flip=True)
 
 
 def digits(loss: str = "bce", seed: int = 0) -> Recipe:
-    """The embedded data and a small network, with decays in the loss so that theory predicts the end; seconds on a CPU."""
+    """The embedded data and a small network, with decays in the loss so that theory predicts the end."""
     return Recipe(
         name="digits",
         data=DataSpec("digits"),

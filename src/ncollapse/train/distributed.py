@@ -1,0 +1,92 @@
+"""The processes that train together: one, or those torchrun started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among `size`; rank 0 writes, reads and measures."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def share(self, work: Callable[[], T]) -> T:
+        """Do something on rank 0 and give every process the result, or the exception."""
+        if self.size == 1:
+            return work()
+        box: list[Any] = [None, None]
+        if self.first:
+            try:
+                box[0] = work()
+            except Exception as error:
+                box[1] = error
+        dist.broadcast_object_list(box, src=0, device=self.device)
+        if box[1] is not None:
+            raise box[1]
+        return box[0]  # type: ignore[no-any-return]
+
+    def broadcast(self, tensors: dict[str, Tensor]) -> None:
+        """Give every process rank 0's tensors, in place."""
+        for tensor in tensors.values() if self.size > 1 else ():
+            moved = tensor.to(self.device)
+            dist.broadcast(moved, src=0)
+            tensor.copy_(moved)
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        """The mean over the processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+            tensor /= self.size
+        return tensor
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """The rows of all processes, in the order of their ranks; their numbers may differ."""
+        if self.size == 1:
+            return rows
+        counts = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.size)]
+        dist.all_gather(counts, torch.tensor([len(rows)], device=self.device))
+        most = int(torch.stack(counts).max())
+        padded = torch.cat([rows, rows.new_zeros(most - len(rows), *rows.shape[1:])])
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[: int(count)] for part, count in zip(parts, counts)])
+
+
+def join(device: str | torch.device | None = None) -> World:
+    """This process's place: as torch.distributed says, as torchrun's environment says, or alone.
+
+    Without a name the device is the GPU of this process where there is one, else the CPU.
+    """
+    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+    local = int(os.environ.get("LOCAL_RANK", "0")) if launched else 0
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    place = torch.device(device)
+    if place.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError("device = cuda: torch sees no GPU here; leave device out, or name cpu")
+        place = torch.device("cuda", place.index if place.index is not None else local)
+        torch.cuda.set_device(place)
+    elif place.type != "cpu":
+        raise ValueError(f"device = {str(device)!r} is not supported; it is cpu, cuda or cuda:N")
+    if launched and not dist.is_initialized():
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+    if dist.is_available() and dist.is_initialized():
+        return World(dist.get_rank(), dist.get_world_size(), place)
+    return World(0, 1, place)

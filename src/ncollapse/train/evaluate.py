@@ -1,0 +1,99 @@
+"""The features of whole splits, in eval mode and without augmentation, and what they measure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sized
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ncollapse.heads import Head
+from ncollapse.metrics import Measurement, collect, measure
+from ncollapse.theory import Certificate, Problem, certify
+from ncollapse.train.distributed import World
+from ncollapse.train.objective import autocast
+from ncollapse.train.step import Captured
+
+EVAL_BATCH = 2048
+
+
+class Batches(Sized, Iterable[tuple[Tensor, Tensor]], Protocol):
+    """Re-iterable batches (x, y)."""
+
+
+class Extractor:
+    """model.features over a split: [N, d] in float32 on the device, with the labels; captured in a graph on a GPU."""
+
+    def __init__(self, model: nn.Module, precision: str, world: World, *, pool: Any = None, compile: bool = False):
+        self.model, self.precision, self.world, self.pool = model, precision, world, pool
+        self.features = torch.compile(model.features) if compile else model.features
+        self.graphs: dict[torch.Size, Captured] = {}
+
+    @torch.no_grad()
+    def __call__(self, batches: Batches) -> tuple[Tensor, Tensor]:
+        training = self.model.training
+        self.model.eval()
+        features = [torch.zeros(0, self.model.num_features, device=self.world.device)]
+        labels = [torch.zeros(0, dtype=torch.int64, device=self.world.device)]
+        for x, y in batches:
+            features.append(self.extract(x))
+            labels.append(y)
+        self.model.train(training)
+        return self.world.gather(torch.cat(features)), self.world.gather(torch.cat(labels))
+
+    def extract(self, x: Tensor) -> Tensor:
+        """The features of one batch; a smaller one uses the graph of a larger one that was captured before."""
+        if self.pool is None:
+            return self._work(x)
+        fitting = [size for size in self.graphs if size[1:] == x.shape[1:] and size[0] >= len(x)]
+        if not fitting:
+            self.graphs[x.shape] = Captured(self._work, (x.clone(),), self.pool)
+        graph = self.graphs[min(fitting, default=x.shape)]
+        return graph(x)[: len(x)].clone()  # type: ignore[no-any-return]
+
+    def _work(self, x: Tensor) -> Tensor:
+        with autocast(x.device, self.precision):
+            features = self.features(x)
+        return features.float()  # type: ignore[no-any-return]
+
+
+def split_evenly(samples: int) -> int:
+    """A batch size near `EVAL_BATCH` that leaves the last batch no smaller than it must be."""
+    return -(-samples // -(-samples // EVAL_BATCH))
+
+
+def measure_split(features: Tensor, labels: Tensor, head: Any, problem: Problem | None, **options: Any) -> Measurement:
+    """`measure` with the model's own head."""
+    return measure(features, labels, head=Head.of(head), problem=problem, **options)
+
+
+def certify_split(features: Tensor, labels: Tensor, head: Any, problem: Problem | None) -> Certificate | None:
+    """The certified gap on the training set; None where no problem is posed or its loss is not convex."""
+    if problem is None or not problem.loss.convex:
+        return None
+    return certify(
+        features,
+        labels,
+        loss=problem.loss,
+        head=Head.of(head),
+        weight_decay=problem.weight_decay,
+        feature_decay=problem.feature_decay,
+        bias_decay=problem.bias_decay,
+        batch_size=problem.batch_size,
+        features_model=problem.features,
+    )
+
+
+def shorten(measurement: dict[str, Any]) -> dict[str, Any]:
+    """A measurement without the values by class: one line of history stays one line."""
+    return {key: value for key, value in measurement.items() if not isinstance(value, (list, tuple))}
+
+
+def collect_figures(split: str, features: Tensor, labels: Tensor, head: Any) -> dict[str, Tensor]:
+    """What the figures need of a split, as named tensors: `weight` and `bias`, the rest as `split.name`."""
+    tensors = collect(features, labels, head=Head.of(head)).tensors()
+    found = {name if name in ("weight", "bias") else f"{split}.{name}": tensor for name, tensor in tensors.items()}
+    if Head.of(head).bias is None:
+        found.pop("bias", None)
+    return found

@@ -1,0 +1,112 @@
+"""From a recipe to its samples, its loaders and its network."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ncollapse import data
+from ncollapse.data import Dataset, DeviceLoader, EvalLoader
+from ncollapse.models import Network, create
+from ncollapse.theory import Problem
+from ncollapse.train.distributed import World
+from ncollapse.train.evaluate import Batches, split_evenly
+from ncollapse.train.recipe import Recipe
+
+_seeding = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The samples of a run."""
+
+    train: Dataset
+    test: Dataset
+    validation: Dataset | None
+
+
+def load_splits(recipe: Recipe, root: str | Path | None) -> Splits:
+    """Read, hold out the validation share, take the subset, shuffle labels: in this order, each seeded."""
+    spec = recipe.data
+    train, test = data.load(spec.name, root, "train"), data.load(spec.name, root, "test")
+    validation = None
+    if spec.validation:
+        train, validation = data.validation_split(train, spec.validation, seed=spec.seed)
+    if spec.samples_per_class is not None:
+        train = data.samples_per_class(train, spec.samples_per_class, seed=spec.seed)
+    elif spec.per_class_counts is not None:
+        train = data.per_class_counts(train, spec.per_class_counts, seed=spec.seed)
+    elif spec.step_imbalance is not None:
+        train = data.step_imbalance(train, spec.step_imbalance, seed=spec.seed)
+    elif spec.long_tail is not None:
+        train = data.long_tail(train, spec.long_tail, seed=spec.seed)
+    if spec.random_labels:
+        train = data.random_labels(train, seed=spec.seed)
+    return Splits(train, test, validation)
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Training batches, and every split in order for measuring."""
+
+    train: DeviceLoader
+    measured: dict[str, Batches]
+    counts: tuple[int, ...]
+    num_classes: int
+    shape: tuple[int, ...]
+
+
+def make_feed(recipe: Recipe, splits: Splits, world: World) -> Feed:
+    """Loaders that keep the samples on the device, in the precision and layout the network wants there."""
+    cuda = world.device.type == "cuda"
+    form: dict[str, Any] = {
+        "normalise": data.NORMALISATION.get(recipe.data.name),
+        "image_size": recipe.data.image_size,
+        "channels": recipe.data.channels,
+        "device": world.device,
+        "dtype": torch.bfloat16 if cuda and recipe.precision == "bf16" else torch.float32,
+        "channels_last": cuda,
+        "rank": world.rank,
+        "world_size": world.size,
+    }
+    train = splits.train.to(world.device)
+    loader = DeviceLoader(
+        train, recipe.optim.batch_size, augment=recipe.augment, seed=recipe.seed, drop_last=False, **form
+    )
+    parts = {"train": train, "test": splits.test, "validation": splits.validation}
+    measured: dict[str, Batches] = {
+        name: EvalLoader(part, split_evenly(len(part)), **form) for name, part in parts.items() if part is not None
+    }
+    return Feed(loader, measured, train.counts(), train.num_classes, loader.shape)
+
+
+def build_model(recipe: Recipe, feed: Feed, world: World) -> tuple[Network, Problem | None]:
+    """The seeded network on its device, and the theory's problem it will solve where there is one."""
+    spec = recipe.model
+    counts = {"num_classes": feed.num_classes, "class_counts": feed.counts}
+    channels, size = (feed.shape[0], feed.shape[-1]) if len(feed.shape) == 3 else (feed.shape[0], 1)
+    with _seeding, torch.random.fork_rng(devices=[]):  # the global generator belongs to the whole process
+        torch.manual_seed(recipe.seed)
+        model = create(
+            spec.name,
+            feed.num_classes,
+            in_channels=channels,
+            image_size=size,
+            feature_dim=spec.feature_dim,
+            feature_dim_linear=spec.feature_dim_linear,
+            head=spec.head,
+            bias=spec.bias,
+            bias_init=spec.bias_init,
+            problem=recipe.problem(**counts),  # type: ignore[arg-type]
+            stem=spec.stem,
+            weights=spec.weights,
+        )
+    if world.device.type == "cuda":
+        model = model.to(world.device, memory_format=torch.channels_last)
+        if world.size > 1:
+            model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return model, recipe.problem(**counts, features=model.feature_kind)  # type: ignore[arg-type]

@@ -1,0 +1,351 @@
+"""The one training loop: load, build, and epoch by epoch train, measure, record; then a summary.
+
+It runs on a CPU, on one GPU with the whole step in a CUDA graph, and under torchrun in several processes. A run may be
+killed at any moment and goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ncollapse.theory import Problem, predict
+from ncollapse.train import checkpoint, optimiser
+from ncollapse.train.backend import own_stream, switches
+from ncollapse.train.distributed import World, join
+from ncollapse.train.evaluate import Extractor, certify_split, collect_figures, measure_split, shorten
+from ncollapse.train.feed import Feed, build_model, load_splits, make_feed
+from ncollapse.train.lock import hold
+from ncollapse.train.objective import Objective
+from ncollapse.train.recipe import Recipe
+from ncollapse.train.record import RunFolder
+from ncollapse.train.schedule import rate_at
+from ncollapse.train.step import EagerStep, GraphStep, SearchStep, Tally
+
+Progress = Callable[[dict[str, Any]], None]
+GPU_CHECKPOINT_SECONDS = 20.0
+"""A GPU run of seconds an epoch does not write its state every epoch; on a CPU every measured epoch is written."""
+PROGRESS_SECONDS = 0.5
+COMPILE_FROM_STEPS = 100_000
+
+
+class Tracker(Protocol):
+    """Anything that wants each line of history: TensorBoard, MLflow."""
+
+    def log(self, record: dict[str, Any]) -> None: ...
+
+
+class Diverged(RuntimeError):
+    """The loss is no longer finite."""
+
+
+class _Stop(Exception):
+    """Carries an exception raised by the caller's `progress`: not a failure of the run."""
+
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
+
+
+def run(
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    data_root: str | Path | None = None,
+    device: str | torch.device | None = None,
+    resume: bool = True,
+    deterministic: bool = False,
+    progress: Progress | None = None,
+    trackers: Iterable[Tracker] = (),
+    compile: bool | None = None,
+    graph: bool | None = None,
+) -> dict[str, Any]:
+    """Train by a recipe in the folder `out/recipe.run_id` and return the summary written there.
+
+    A finished run is not run again: its summary is returned. One that was started is continued, or refused with
+    `resume=False`. `data_root` defaults to NCOLLAPSE_DATA; `device` to a GPU where there is one. `deterministic` asks
+    torch for deterministic algorithms: on a CPU a run that was killed and resumed then ends bit for bit as one that was
+    not. `progress` gets an event about twice a second and at the end of each epoch; an exception it raises stops the
+    run at the end of the epoch, with a checkpoint. `graph` (a GPU alone) captures the step in a CUDA graph, by default
+    wherever possible; `compile` compiles the trunk, by default for runs long enough to repay it.
+
+    Several runs share a GPU when each is called in a thread of its own: every run has its own stream, graphs and memory
+    pool, takes turns at capturing, and uses no global random numbers after its network is made.
+    """
+    world = join(device)
+    folder = RunFolder(Path(out) / recipe.run_id)
+    if world.first:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    with hold(folder.path) if world.first else contextlib.nullcontext():
+        done = world.share(lambda: folder.begin(recipe, resume, world.device))
+        if done is not None:
+            return done
+        try:
+            with switches(world.device, recipe.precision, deterministic), own_stream(world.device):
+                training = _prepare(recipe, folder, world, data_root, compile, graph)
+                return _train(training, progress, tuple(trackers))
+        except _Stop as stop:
+            raise stop.cause from None
+        except Exception as error:
+            if world.first:
+                folder.fail(recipe, error)
+            raise
+
+
+@dataclass
+class Training:
+    """Everything a run holds while it trains."""
+
+    recipe: Recipe
+    folder: RunFolder
+    world: World
+    feed: Feed
+    model: nn.Module
+    problem: Problem | None
+    optimiser: torch.optim.Optimizer
+    step: EagerStep
+    tally: Tally
+    extract: Extractor
+    epoch: int = 0
+    best: dict[str, Any] = field(default_factory=lambda: {"epoch": 0, "accuracy": -1.0})
+    best_tensors: dict[str, Tensor] = field(default_factory=dict)
+    seconds: float = 0.0
+    """Trained before this process, by the checkpoint."""
+    started: float = field(default_factory=time.perf_counter)
+    written: float = field(default_factory=time.perf_counter)
+    write_cost: float = 0.0
+
+    @property
+    def elapsed(self) -> float:
+        return self.seconds + time.perf_counter() - self.started
+
+
+def _prepare(
+    recipe: Recipe,
+    folder: RunFolder,
+    world: World,
+    data_root: str | Path | None,
+    compile: bool | None,
+    graph: bool | None,
+) -> Training:
+    """Data, network, optimiser, step; then the state of the last checkpoint, if there is one."""
+    cuda, searches = world.device.type == "cuda", recipe.optim.name == "lbfgs"
+    if graph and (not cuda or searches or world.size > 1):
+        raise ValueError("graph=True needs one GPU, one process and an optimiser other than lbfgs")
+    if searches and world.size > 1:
+        raise ValueError("optim.name = 'lbfgs' runs in one process: its line search needs the whole batch")
+    graph = cuda and not searches and world.size == 1 if graph is None else graph
+
+    feed = make_feed(recipe, load_splits(recipe, data_root), world)
+    model, problem = build_model(recipe, feed, world)
+    if compile is None:
+        alone = threading.current_thread() is threading.main_thread()
+        compile = graph and alone and recipe.optim.epochs * feed.train.steps >= COMPILE_FROM_STEPS
+    objective: nn.Module = Objective(
+        model,
+        recipe.loss.make().to(world.device),
+        recipe.decays,
+        precision=recipe.precision,
+        weight_decay=recipe.optim.weight_decay if searches else 0.0,
+        world=world.size,
+    )
+    if compile:
+        objective.features = torch.compile(model.features)
+    if world.size > 1:
+        objective = nn.parallel.DistributedDataParallel(objective)
+    solver = optimiser.make(recipe.optim, model)
+    tally = Tally(world.device)
+    pool = torch.cuda.graph_pool_handle() if graph else None
+    extract = Extractor(model, recipe.precision, world, pool=pool, compile=compile)
+
+    start = {name: tensor.clone() for name, tensor in checkpoint.tensors_of(model, solver).items()}
+    model.train()
+    if graph:
+        sizes = {len(y): (x, y) for x, y in (feed.train.prepare(1, i) for i in {0, feed.train.steps - 1})}
+        step: EagerStep = GraphStep(objective, solver, recipe.optim, tally, list(sizes.values()), pool)
+    else:
+        step = (SearchStep if searches else EagerStep)(objective, solver, recipe.optim, tally)
+    training = Training(recipe, folder, world, feed, model, problem, solver, step, tally, extract)
+
+    saved = checkpoint.read_latest(folder.checkpoints) if world.first else None
+    values = world.share(lambda: {} if saved is None else saved.values)
+    if saved is not None:
+        start = saved.tensors
+        training.best_tensors = _read_best(folder, values["best"])
+    if graph or saved is not None:
+        checkpoint.restore(model, solver, start, values.get("optim", {}))
+    world.broadcast(checkpoint.tensors_of(model, solver))
+    if values:
+        training.epoch, training.best, training.seconds = values["epoch"], values["best"], values["seconds"]
+    if world.first:
+        folder.cut(training.epoch)
+    return training
+
+
+def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ...]) -> dict[str, Any]:
+    """The loop."""
+    recipe, world, feed, epochs = run.recipe, run.world, run.feed, run.recipe.optim.epochs
+    batch, samples = recipe.optim.batch_size, sum(feed.counts)
+    while run.epoch < epochs:
+        epoch, began = run.epoch + 1, time.perf_counter()
+        rate = rate_at(recipe, epoch)
+        optimiser.set_rate(run.optimiser, rate)
+        run.model.train()
+        run.tally.reset()
+        stop: Exception | None = None
+        shown = began
+        for i, (x, y) in enumerate(feed.train.epoch(epoch)):
+            run.step(x, y, min(batch, samples - i * batch))
+            now = time.perf_counter()
+            if progress is not None and now - shown > PROGRESS_SECONDS and stop is None:
+                event = {"epoch": epoch, "step": i + 1, "rate": (i + 1) / (now - began)}
+                shown, stop = now, _tell(progress, run, event)
+        loss = _mean_loss(run, epoch, rate)
+        run.epoch, trained = epoch, time.perf_counter()
+        measured = epoch % recipe.measure_every == 0 or epoch == epochs
+        if measured:
+            record = {"epoch": epoch, "step": epoch * feed.train.steps, "lr": rate, "loss": loss, **_measure(run)}
+            ended = time.perf_counter()
+            record["time"] = {"epoch_s": trained - began, "measure_s": ended - trained, "elapsed_s": run.elapsed}
+            _keep_best(run, record)
+            if world.first:
+                run.folder.append(record)
+                for tracker in trackers:
+                    tracker.log(record)
+            if progress is not None:
+                seen = {name: record["train"][name] for name in ("nc1", "nc2", "nc3", "accuracy")}
+                steps = feed.train.steps
+                event = {"epoch": epoch, "step": steps, "rate": steps / (trained - began), "loss": loss, **seen}
+                stop = _tell(progress, run, event) or stop
+        stop = world.share(lambda: stop)  # noqa: B023 - called at once
+        due = world.device.type == "cpu" or trained - run.written > max(GPU_CHECKPOINT_SECONDS, 30 * run.write_cost)
+        if world.first and (stop is not None or epoch == epochs or (measured and due)):
+            _write_checkpoint(run)
+        if stop is not None:
+            raise _Stop(stop)
+    return _finish(run)
+
+
+def _tell(progress: Progress, run: Training, event: dict[str, Any]) -> Exception | None:
+    """Report; what the report raises is given back, for the end of the epoch."""
+    if not run.world.first:
+        return None
+    whole = {"run_id": run.recipe.run_id, "epochs": run.recipe.optim.epochs, "steps": run.feed.train.steps}
+    try:
+        progress({**whole, **event})
+    except Exception as error:
+        return error
+    return None
+
+
+def _mean_loss(run: Training, epoch: int, rate: float) -> float:
+    """The mean loss of the epoch, without decays; raises `Diverged` where it is not finite."""
+    run.world.mean(run.tally.sum)
+    total, finite = run.tally.read()
+    if not math.isfinite(total):
+        found = checkpoint.find(run.folder.checkpoints)
+        last = f"the checkpoint of epoch {int(found[0].name[:6])} is kept" if found else "there is no checkpoint yet"
+        raise Diverged(
+            f"the loss became {total} at epoch {epoch}, step {finite + 1} of {run.feed.train.steps}, with learning "
+            f"rate {rate:g}; {last}: a smaller optim.lr or optim.clip_norm would help"
+        )
+    return total / sum(run.feed.counts)
+
+
+def _measure(run: Training) -> dict[str, Any]:
+    """Every split's measurement, and the certified gap on the training set."""
+    record: dict[str, Any] = {"certificate": None}
+    for name, batches in run.feed.measured.items():
+        features, labels = run.extract(batches)
+        if not bool(features.isfinite().all()):
+            raise Diverged(f"the features of the {name} split are no longer finite after epoch {run.epoch}")
+        if run.world.first:
+            record[name] = shorten(measure_split(features, labels, run.model.head, run.problem).to_dict())
+            if name == "train":
+                record["certificate"] = _certificate(run, features, labels)
+    return run.world.share(lambda: record)
+
+
+def _certificate(run: Training, features: Tensor, labels: Tensor) -> dict[str, float] | None:
+    found = certify_split(features, labels, run.model.head, run.problem)
+    fields = ("gap", "relative_gap", "lower_bound", "objective")
+    return None if found is None else {name: getattr(found, name) for name in fields}
+
+
+def _keep_best(run: Training, record: dict[str, Any]) -> None:
+    """Keep the weights of the best epoch so far: on the validation split where the recipe has one to select by."""
+    name = "validation" if run.recipe.select == "best-validation" else "test"
+    if record[name]["accuracy"] > run.best["accuracy"]:
+        run.best = {"epoch": record["epoch"], "accuracy": record[name]["accuracy"]}
+        run.best_tensors = {key: tensor.clone() for key, tensor in run.model.state_dict().items()}
+
+
+def _write_checkpoint(run: Training) -> None:
+    """The best weights first, then the state that refers to them; then what it replaces goes."""
+    began = time.perf_counter()
+    run.folder.checkpoints.mkdir(exist_ok=True)
+    best = _best_path(run.folder, run.best)
+    if run.best["epoch"] and not best.exists():
+        checkpoint.write_atomic(best, checkpoint.pack(run.best_tensors))
+    values = {
+        "epoch": run.epoch,
+        "best": run.best,
+        "seconds": run.elapsed,
+        "optim": checkpoint.values_of(run.model, run.optimiser),
+    }
+    tensors = checkpoint.tensors_of(run.model, run.optimiser)
+    checkpoint.write(run.folder.checkpoints, checkpoint.Checkpoint(run.epoch, tensors, values))
+    run.written = time.perf_counter()
+    run.write_cost = run.written - began
+
+
+def _best_path(folder: RunFolder, best: dict[str, Any]) -> Path:
+    return folder.checkpoints / f"best-{best['epoch']:06d}.safetensors"
+
+
+def _read_best(folder: RunFolder, best: dict[str, Any]) -> dict[str, Tensor]:
+    return checkpoint.unpack(_best_path(folder, best).read_bytes())[0] if best["epoch"] else {}
+
+
+def _finish(run: Training) -> dict[str, Any]:
+    """Weights, the selected epoch measured in full, what the figures need, and last of all the summary."""
+    recipe, folder = run.recipe, run.folder
+    selected = run.epoch if recipe.select == "last" else run.best["epoch"]
+    if run.world.first:
+        checkpoint.write_atomic(folder.path / "final.safetensors", checkpoint.pack(run.model.state_dict()))
+        checkpoint.write_atomic(folder.path / "best.safetensors", checkpoint.pack(run.best_tensors))
+    if selected != run.epoch:
+        with torch.no_grad():
+            for name, tensor in run.model.state_dict().items():
+                if run.world.first:
+                    tensor.copy_(run.best_tensors[name])
+        run.world.broadcast(dict(run.model.state_dict()))
+    summary: dict[str, Any] = {"status": "finished", "run_id": recipe.run_id, "epoch": run.epoch}
+    summary |= {"epochs": recipe.optim.epochs, "selected_epoch": selected, "certificate": None, "reason": None}
+    summary |= {"prediction": None if run.problem is None else predict(run.problem).to_dict(), "traceback": None}
+    arrays: dict[str, Tensor] = {}
+    for name, batches in run.feed.measured.items():
+        features, labels = run.extract(batches)
+        if not run.world.first:
+            continue
+        full = measure_split(features, labels, run.model.head, run.problem, numerical_rank=True)
+        summary[name] = full.to_dict()
+        if name == "train":
+            summary["certificate"] = _certificate(run, features, labels)
+        if name != "validation":
+            arrays |= collect_figures(name, features, labels, run.model.head)
+    summary["time"] = {"wall_s": run.elapsed, "steps_per_s": run.epoch * run.feed.train.steps / run.elapsed}
+    if run.world.first:
+        checkpoint.write_atomic(folder.path / "snapshot.safetensors", checkpoint.pack(arrays))
+        folder.write_json("summary.json", summary)
+        shutil.rmtree(folder.checkpoints)
+    return run.world.share(lambda: folder.read_summary() or summary)

@@ -1,0 +1,64 @@
+"""What a step minimises: the mean loss of a batch, plus the decays of the last layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ncollapse.heads import decay
+from ncollapse.losses import Loss
+from ncollapse.train.recipe import DecaySpec
+
+
+class Objective(nn.Module):
+    """mean_B L(W h - b, y) + weight/2 |W|^2 + feature/2 |H_B|^2 + bias/2 |b|^2, of a whole batch spread over processes.
+
+    Called with a share of the batch and the size of all of it, and averaged over `world` processes, the shares' values
+    and gradients are those of the whole: means are weighted by the shares' sizes, and the feature decay, which sums
+    over the batch, is multiplied by `world`. The trunk runs in `precision`, head and loss in float32.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        decays: DecaySpec,
+        *,
+        precision: str = "fp32",
+        weight_decay: float = 0.0,
+        world: int = 1,
+    ) -> None:
+        super().__init__()
+        self.model, self.loss, self.decays = model, loss, decays
+        self.precision, self.weight_decay, self.world = precision, weight_decay, world
+        self.features = model.features
+        self.decayed = decays.weight > 0 or decays.feature > 0 or decays.bias > 0
+
+    def forward(self, x: Tensor, y: Tensor, size: int | None = None) -> tuple[Tensor, Tensor]:
+        """(objective, mean loss) of this share of a batch of `size` samples."""
+        with autocast(x.device, self.precision):
+            features = self.features(x)
+        features = features.float()
+        logits = self.model.head(features)
+        loss = self.loss(logits, y)
+        share = 1.0 if size is None else len(x) * self.world / size
+        if share != 1.0:
+            loss = loss * share if share else logits.sum()
+        total = loss
+        if self.decayed:
+            total = total + decay(
+                self.model.head,
+                features,
+                weight_decay=self.decays.weight,
+                feature_decay=self.decays.feature * self.world,
+                bias_decay=self.decays.bias,
+            )
+        if self.weight_decay:
+            trainable = [p for p in self.model.parameters() if p.requires_grad]
+            total = total + 0.5 * self.weight_decay * torch.stack([p.square().sum() for p in trainable]).sum()
+        return total, loss.detach()
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """bfloat16 for the trunk where the recipe says so. Weights are cast at every use: a cache would outlive a graph."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)

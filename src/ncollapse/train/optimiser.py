@@ -1,0 +1,50 @@
+"""Optimisers by recipe, their state laid out before the first step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ncollapse.train.recipe import OptimSpec
+
+
+def make(spec: OptimSpec, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser of a recipe over the trainable parameters; on a GPU its rate is a tensor that graphs can read."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    device = parameters[0].device
+    graph = device.type == "cuda"
+    rate: float | Tensor = torch.tensor(spec.rate, device=device) if graph else spec.rate
+    if spec.name == "lbfgs":
+        return torch.optim.LBFGS(parameters, lr=spec.rate, history_size=10, line_search_fn="strong_wolfe")
+    if spec.name == "sgd":
+        optimiser: torch.optim.Optimizer = torch.optim.SGD(
+            parameters, lr=rate, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=True
+        )
+    else:
+        kind = torch.optim.Adam if spec.name == "adam" else torch.optim.AdamW
+        optimiser = kind(parameters, lr=rate, weight_decay=spec.weight_decay, fused=True, capturable=graph)
+    lay_out(optimiser, spec)
+    return optimiser
+
+
+def lay_out(optimiser: torch.optim.Optimizer, spec: OptimSpec) -> None:
+    """Give every parameter the zero state that its first step would make: checkpoints and graphs then know all tensors."""
+    for group in optimiser.param_groups:
+        for p in group["params"]:
+            zeros = {"memory_format": torch.preserve_format}
+            if spec.name == "sgd":
+                if spec.momentum:
+                    optimiser.state[p]["momentum_buffer"] = torch.zeros_like(p, **zeros)
+            else:
+                optimiser.state[p]["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
+                optimiser.state[p]["exp_avg"] = torch.zeros_like(p, **zeros)
+                optimiser.state[p]["exp_avg_sq"] = torch.zeros_like(p, **zeros)
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Set the rate, without waiting for the device."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate

@@ -1,0 +1,128 @@
+"""One step of training: eager, L-BFGS, or captured whole in a CUDA graph. All three are called the same way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ncollapse.train.recipe import OptimSpec
+
+CAPTURING = threading.Lock()
+"""Held while a graph is warmed up and captured: of several runs in threads, one at a time."""
+WARM_UP = 3
+
+
+class Tally:
+    """The mean loss of an epoch and the first step at which it was not finite, kept on the device until read."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.sum = torch.zeros((), dtype=torch.float64, device=device)
+        self.finite = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(self, loss: Tensor, samples: int) -> None:
+        self.sum.add_(loss, alpha=samples)
+        self.finite.add_(self.sum.isfinite())
+
+    def reset(self) -> None:
+        self.sum.zero_()
+        self.finite.zero_()
+
+    def read(self) -> tuple[float, int]:
+        """(the sum of losses over samples, how many steps went by before it stopped being finite)."""
+        total, finite = torch.stack([self.sum, self.finite]).tolist()
+        return total, int(finite)
+
+
+class EagerStep:
+    """Forward, backward, clip, update; kernel by kernel."""
+
+    def __init__(self, objective: nn.Module, optimiser: torch.optim.Optimizer, spec: OptimSpec, tally: Tally) -> None:
+        self.objective, self.optimiser, self.spec, self.tally = objective, optimiser, spec, tally
+        self.parameters: list[Tensor] = [p for group in optimiser.param_groups for p in group["params"]]
+
+    def __call__(self, x: Tensor, y: Tensor, size: int) -> None:
+        """Train on this process's share (x, y) of a batch of `size` samples."""
+        self.work(x, y, size)
+
+    def work(self, x: Tensor, y: Tensor, size: int) -> None:
+        self.optimiser.zero_grad(set_to_none=True)
+        total, loss = self.objective(x, y, size)
+        total.backward()
+        if self.spec.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.spec.clip_norm)
+        self.optimiser.step()
+        self.tally.add(loss, size)
+
+
+class SearchStep(EagerStep):
+    """L-BFGS: a line search that evaluates the objective several times on the same batch."""
+
+    def work(self, x: Tensor, y: Tensor, size: int) -> None:
+        losses: list[Tensor] = []
+
+        def evaluate() -> Tensor:
+            self.optimiser.zero_grad(set_to_none=True)
+            total, loss = self.objective(x, y, size)
+            total.backward()
+            if self.spec.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(self.parameters, self.spec.clip_norm)
+            losses.append(loss)
+            return total  # type: ignore[no-any-return]
+
+        self.optimiser.step(evaluate)
+        self.tally.add(losses[0], size)
+
+
+class GraphStep(EagerStep):
+    """The whole step as one CUDA graph for each size of batch; a call is two copies and a replay.
+
+    Capturing trains a few steps on what the buffers hold: put the state back (`checkpoint.restore`) afterwards.
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        spec: OptimSpec,
+        tally: Tally,
+        examples: list[tuple[Tensor, Tensor]],
+        pool: Any,
+    ) -> None:
+        super().__init__(objective, optimiser, spec, tally)
+        self.graphs = {
+            len(x): Captured(lambda x, y: self.work(x, y, len(x)), (x.clone(), y.clone()), pool) for x, y in examples
+        }
+
+    def __call__(self, x: Tensor, y: Tensor, size: int) -> None:
+        self.graphs[size](x, y)
+
+
+class Captured:
+    """A function of fixed buffers as one CUDA graph, captured on the current stream (never the default one).
+
+    Errors are confined to this thread and memory to the run's own pool, so that other threads go on meanwhile.
+    """
+
+    def __init__(self, work: Callable[..., Any], buffers: tuple[Tensor, ...], pool: Any) -> None:
+        self.buffers = buffers
+        stream = torch.cuda.current_stream()
+        with CAPTURING:
+            for _ in range(WARM_UP):
+                work(*buffers)
+            stream.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                self.output = work(*buffers)
+            finally:
+                self.graph.capture_end()
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        for buffer, value in zip(self.buffers, inputs):
+            buffer[: len(value)].copy_(value) if len(value) < len(buffer) else buffer.copy_(value)
+        self.graph.replay()
+        return self.output
