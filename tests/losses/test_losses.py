@@ -114,6 +114,8 @@ def test_focal_is_convex_inside_its_region_and_not_everywhere(gamma):
     assert not loss.convex
     edges = torch.tensor([[0.2101, 0.7899], [0.2099, 0.7901]]).log() + 5
     assert loss.in_convex_region(edges, torch.tensor([0, 0])).tolist() == [True, False]
+    with pytest.raises(ValueError, match="target must hold class indices"):
+        loss.in_convex_region(edges, edges.softmax(1))
 
 
 def test_make_loss_by_name():

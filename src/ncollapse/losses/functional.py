@@ -203,7 +203,7 @@ def binary(logits: Tensor, target: Tensor, *, weight: Tensor | None = None, redu
         target = torch.stack((1.0 - target, target), dim=1)
     index = is_index(target, len(z), 2)
     if index:
-        values = -F.logsigmoid(torch.where(target.bool(), z, -z))
+        values = -F.logsigmoid(torch.stack((-z, z), dim=1).gather(1, target.long().unsqueeze(1))).squeeze(1)
     else:
         y = target.to(z.dtype)
         values = -(y[:, 1] * F.logsigmoid(z) + y[:, 0] * F.logsigmoid(-z))

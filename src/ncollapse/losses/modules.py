@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ncollapse.losses import functional
 from ncollapse.losses.base import Loss
-from ncollapse.losses.inputs import check_gamma, check_smoothing, read_logits
+from ncollapse.losses.inputs import check_gamma, check_smoothing, is_index, read_logits
 from ncollapse.losses.rescaling import rescaling
 
 Array = NDArray[np.float64]
@@ -125,8 +125,10 @@ class FocalLoss(Loss):
         >>> FocalLoss().in_convex_region(torch.tensor([[2.0, 0.0], [-2.0, 0.0]]), torch.tensor([0, 0]))
         tensor([ True, False])
         """
-        probabilities = read_logits(logits).softmax(1).gather(1, target.unsqueeze(1)).squeeze(1)
-        return probabilities >= self.CONVEX_FROM
+        z = read_logits(logits)
+        if not is_index(target, *z.shape):
+            raise ValueError("target must hold class indices [B]: the convex region is that of one class a sample")
+        return z.softmax(1).gather(1, target.long().unsqueeze(1)).squeeze(1) >= self.CONVEX_FROM
 
     def _at(self, pos: Array, neg: Array, num_classes: int) -> tuple[Any, Any, Any]:
         odds = np.log(num_classes - 1) - (pos - neg)

@@ -1,0 +1,176 @@
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import ncollapse as nc
+from ncollapse.frames import etf_gram, frame_distance
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+def test_bias_is_a_threshold_everywhere():
+    h = torch.randn(6, 4)
+    linear = torch.nn.Linear(4, 3)
+    head = nc.Head.from_linear(linear)
+    torch.testing.assert_close(head.logits(h), linear(h))
+    assert torch.equal(head.bias, -linear.bias)
+    assert not head.weight.requires_grad
+    assert (head.num_classes, head.dim) == (3, 4)
+    trainable = nc.LinearHead(4, 3)
+    torch.testing.assert_close(trainable(h), h @ trainable.weight.T - trainable.bias)
+    torch.testing.assert_close(nc.Head.of(trainable).logits(h), trainable(h))
+    assert nc.Head.from_linear(torch.nn.Linear(4, 3, bias=False)).bias is None
+
+
+def test_head_of_takes_every_kind():
+    linear, trainable, fixed = torch.nn.Linear(4, 3), nc.LinearHead(4, 3), nc.ETFHead(4, 3, scale=2.0, bias=True)
+    assert torch.equal(nc.Head.of(linear).bias, -linear.bias)
+    for source in (trainable, fixed, nc.Head(trainable.weight, trainable.bias)):
+        head = nc.Head.of(source)
+        assert torch.equal(head.weight, source.weight)
+        assert torch.equal(head.bias, source.bias)
+        assert not head.weight.requires_grad
+        assert not head.bias.requires_grad
+    pair = nc.Head.of((np.ones((3, 2)), None))
+    assert pair.weight.dtype == torch.float64
+    assert pair.bias is None
+    for source in (torch.nn.Conv2d(1, 1, 1), torch.ones(3, 2), None):
+        with pytest.raises(TypeError, match="head must be a Head, LinearHead, ETFHead"):
+            nc.Head.of(source)
+
+
+def test_head_refuses_shapes_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"weight must have shape \[K, d\], got \[3\]"):
+        nc.Head(torch.ones(3))
+    with pytest.raises(ValueError, match=r"bias must have shape \[3\] to fit weight, got \[2\]"):
+        nc.Head(torch.ones(3, 2), torch.ones(2))
+
+
+def test_linear_head_starts_uniform_around_the_given_mean():
+    head = nc.LinearHead(400, 300, bias_init=10.0)
+    bound = 1 / 20
+    assert head.weight.abs().max() <= bound
+    assert head.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.02)
+    assert head.bias.mean().item() == pytest.approx(10.0, abs=0.01)
+    assert (head.bias - 10).abs().max() <= bound + 1e-5
+    assert head.bias.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1)
+    assert dict(head.named_parameters()).keys() == {"weight", "bias"}
+
+
+def test_linear_head_takes_values_a_class():
+    for values in ([1.0, 2.0, 3.0], torch.tensor([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0])):
+        assert nc.LinearHead(4, 3, bias_init=values).bias.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_prior_gives_the_class_frequencies_at_zero_features():
+    counts, h = [60, 30, 10], torch.zeros(1, 4)
+    sigmoid = nc.LinearHead(4, 3, bias_init={"prior": counts})(h).sigmoid()
+    torch.testing.assert_close(sigmoid, torch.tensor([[0.6, 0.3, 0.1]]))
+    for loss, squash in ((nc.BCELoss(), torch.sigmoid), (nc.CELoss(), lambda z: z.softmax(1))):
+        head = nc.LinearHead(4, 3, bias_init={"prior": counts}, problem=SimpleNamespace(loss=loss))
+        torch.testing.assert_close(squash(head(h)), torch.tensor([[0.6, 0.3, 0.1]]))
+    balanced = nc.LinearHead(4, 10, bias_init={"prior": [5] * 10})
+    torch.testing.assert_close(balanced.bias.detach(), torch.full((10,), math.log(9)))
+
+
+def test_theory_sets_the_predicted_bias():
+    decays = {"weight_decay": 5e-4, "feature_decay": 5e-4, "bias_decay": 0.0}
+    problem = nc.Problem("bce", num_classes=10, per_class=12.8, **decays)
+    head = nc.LinearHead(16, 10, bias_init="theory", problem=problem)
+    mu = math.sqrt(12.8) * 5e-4
+    expected = (9 * math.log(1 / mu - 1) - math.log(1 / (9 * mu) - 1)) / 10
+    assert head.bias.tolist() == pytest.approx([expected] * 10, rel=1e-6)
+
+
+def test_head_without_bias():
+    head = nc.LinearHead(4, 3, bias=False)
+    h = torch.randn(2, 4)
+    assert head.bias is None
+    torch.testing.assert_close(head(h), h @ head.weight.T)
+    assert nc.Head.of(head).bias is None
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"bias": False, "bias_init": 1.0}, "needs a bias, but bias=False"),
+        ({"bias_init": "zero"}, "'theory', got 'zero'"),
+        ({"bias_init": "theory"}, "bias_init='theory' needs a problem"),
+        ({"bias_init": [1.0, 2.0]}, "one number for each of 3 classes"),
+        ({"bias_init": {"prior": [1, 2]}}, "must hold 3 numbers > 0"),
+        ({"bias_init": {"prior": [1, 0, 2]}}, "must hold 3 numbers > 0"),
+        ({"bias_init": {"counts": [1, 1, 2]}}, "got keys \\['counts'\\]"),
+    ],
+)
+def test_bad_bias_init_is_named(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        nc.LinearHead(4, 3, **kwargs)
+
+
+@pytest.mark.parametrize(("dim", "K"), [(2, 3), (3, 3), (9, 10), (64, 10), (1, 2)])
+def test_etf_head_is_a_fixed_simplex_etf(dim, K):
+    head = nc.ETFHead(dim, K, scale=3.0)
+    assert frame_distance(head.weight, etf_gram(K)) < 1e-6
+    torch.testing.assert_close(head.weight.norm(dim=1), torch.full((K,), 3.0))
+    assert list(head.parameters()) == []
+    h = torch.randn(5, dim)
+    torch.testing.assert_close(head(h), h @ head.weight.T)
+
+
+def test_etf_head_uses_all_dimensions_and_keeps_its_frame():
+    head, other = nc.ETFHead(32, 4), nc.ETFHead(32, 4)
+    assert (head.weight.norm(dim=0) > 0).all()
+    assert not torch.equal(head.weight, other.weight)
+    other.load_state_dict(head.state_dict())
+    assert torch.equal(head.weight, other.weight)
+
+
+def test_etf_head_trains_only_what_is_asked():
+    head = nc.ETFHead(8, 4, scale=2.0, learnable_scale=True, bias=True)
+    assert dict(head.named_parameters()).keys() == {"scale", "bias"}
+    nc.CELoss()(head(torch.randn(5, 8)), torch.arange(5) % 4).backward()
+    assert head.scale.grad != 0
+    assert head.bias.grad.any()
+    with pytest.raises(ValueError, match="dim must be at least num_classes - 1 = 3"):
+        nc.ETFHead(2, 4)
+    with pytest.raises(ValueError, match="scale must be a finite number > 0, got 0"):
+        nc.ETFHead(4, 4, scale=0)
+
+
+def test_decay_sums_the_three_terms_over_the_batch():
+    head, h = nc.LinearHead(4, 3, bias_init=2.0).double(), torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    expected = 0.0
+    for strength, part in ((0.1, head.weight), (0.02, h), (0.3, head.bias)):
+        expected += strength / 2 * sum(value**2 for value in part.flatten().tolist())
+    got = nc.decay(head, h, weight_decay=0.1, feature_decay=0.02, bias_decay=0.3)
+    assert got.item() == pytest.approx(expected, rel=1e-12)
+    got.backward()
+    torch.testing.assert_close(h.grad, 0.02 * h.detach())
+    torch.testing.assert_close(head.weight.grad, 0.1 * head.weight.detach())
+    torch.testing.assert_close(head.bias.grad, 0.3 * head.bias.detach())
+
+
+def test_decay_of_other_heads_and_in_half_precision():
+    linear = torch.nn.Linear(4, 3)
+    expected = nc.decay(nc.Head.from_linear(linear), None, weight_decay=0.1, bias_decay=0.2)
+    torch.testing.assert_close(nc.decay(linear, weight_decay=0.1, bias_decay=0.2).detach(), expected)
+    fixed = nc.ETFHead(8, 4, scale=3.0)
+    assert nc.decay(fixed, None, weight_decay=2.0, bias_decay=1.0).item() == pytest.approx(36.0, rel=1e-5)
+    big = torch.full((64, 4), 300.0, dtype=torch.float16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = nc.decay(linear, big, feature_decay=2.0)
+    assert value.item() == 64 * 4 * 90000
+    assert nc.decay(linear).item() == 0.0
+    with pytest.raises(ValueError, match=r"features are needed for feature_decay=0\.1"):
+        nc.decay(linear, feature_decay=0.1)
+
+
+def test_repr_names_the_sizes():
+    assert repr(nc.LinearHead(4, 3)) == "LinearHead(dim=4, num_classes=3, bias=True)"
+    assert repr(nc.ETFHead(4, 3)) == "ETFHead(dim=4, num_classes=3, learnable_scale=False)"
