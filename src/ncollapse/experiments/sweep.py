@@ -45,7 +45,7 @@ def sweep(
     deadline = None if time_limit is None else time.time() + time_limit
     todo: list[Job] = []
     for recipe in chosen:
-        status = _standing(folder / recipe.run_id)
+        status = tell_standing(folder / recipe.run_id)
         if status in ("finished", "running") or (status == "failed" and not retry):
             emit({"run_id": recipe.run_id, "status": "skipped", "reason": status})
             continue
@@ -72,7 +72,8 @@ def take_share(recipes: Sequence[Recipe], index: tuple[int, int] | None) -> Sequ
     return recipes[share - 1 :: shares]
 
 
-def _standing(folder: Path) -> str:
+def tell_standing(folder: Path) -> str:
+    """The status of a run's folder, "new" where there is none."""
     return read_run(folder).status if folder.is_dir() else "new"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class OutOfTime(Exception):
-    """The sweep's time is over: the run stops at this epoch, with its checkpoint."""
+    """The sweep's time is over. Raised in `progress`, it stops a run at the end of its epoch, with a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ def execute(job: Job, emit: Callable[[dict[str, Any]], None], device: str | None
     A failure is recorded in the run's summary.json with its traceback; nothing but an interrupt is raised.
     """
     from ncollapse.train import Recipe, run
+    from ncollapse.train.lock import FolderInUse
 
     def progress(event: dict[str, Any]) -> None:
         emit({"run_id": job.run_id, **event})
@@ -61,6 +62,9 @@ def execute(job: Job, emit: Callable[[dict[str, Any]], None], device: str | None
         status = str(summary.get("status", "finished"))
     except OutOfTime:
         status = "interrupted"
+    except FolderInUse as error:
+        emit({"run_id": job.run_id, "status": "interrupted", "reason": str(error)})
+        return "interrupted"
     except Exception as error:
         record_failure(job, f"{type(error).__name__}: {error}", traceback.format_exc())
         status = "failed"

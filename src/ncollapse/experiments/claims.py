@@ -1,0 +1,197 @@
+"""What the papers say of their figures in words, as checks on our runs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ncollapse.experiments.experiment import Experiment, Point
+from ncollapse.experiments.runs import RunRecord
+from ncollapse.experiments.verdicts import group, sign
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper, whether it holds in our runs (None: not run), and the numbers behind that."""
+
+    text: str
+    holds: bool | None
+    detail: str
+
+
+Pairs = list[tuple[dict[str, Any], RunRecord]]
+
+
+def check(experiment: Experiment, points: Sequence[Point], records: Iterable[RunRecord]) -> list[Claim]:
+    """The claims about an experiment, checked; none where the paper makes none that a number decides."""
+    pool = group(records)
+    pairs = [(point.keys, record) for point in points for record in pool.get(sign(point.recipe.to_dict()), ())]
+    unique = list({record.path: (keys, record) for keys, record in pairs}.values())
+    checker = CHECKS.get(experiment.id)
+    return checker(unique) if checker and unique else []
+
+
+def falls(pairs: Pairs, fields: Sequence[str], by: float = 10.0) -> Claim:
+    """Every metric ends at less than a tenth of its first measurement."""
+    kept, total = 0, 0
+    for _, record in pairs:
+        for field in fields:
+            _, values = record.series(field)
+            positive = [v for v in values if v > 0]
+            if len(positive) > 1:
+                total += 1
+                kept += positive[-1] < positive[0] / by
+    holds = kept == total if total else None
+    return Claim(f"the NC metrics end below 1/{by:g} of where they started", holds, f"{kept} of {total} curves")
+
+
+def bce_first(pairs: Pairs, fields: Sequence[str]) -> Claim:
+    """Over the first fifth of the epochs (20 of 100) the metrics of BCE lie below those of CE, in geometric mean."""
+    kept, total = 0, 0
+    for keys, record in pairs:
+        if keys.get("loss") != "ce":
+            continue
+        other = [r for k, r in pairs if k == {**keys, "loss": "bce"} and r.seed == record.seed]
+        for field in fields if other else ():
+            early_ce, early_bce = _early(record, field), _early(other[0], field)
+            if math.isfinite(early_ce + early_bce):
+                total += 1
+                kept += early_bce < early_ce
+    holds = kept == total if total else None
+    return Claim(
+        "BCE's NC metrics fall faster than CE's in the first fifth of the training", holds, f"{kept} of {total}"
+    )
+
+
+def separates(pairs: Pairs) -> Claim:
+    """Under BCE the mean bias lies between the mean negative and positive scores."""
+    bce = [r for keys, r in pairs if keys.get("loss") == "bce"]
+    kept = [
+        r.final("train.negative_score.mean") < r.final("train.bias.mean") < r.final("train.positive_score.mean")
+        for r in bce
+    ]
+    return Claim(
+        "the bias of BCE separates positive from negative scores",
+        all(kept) if kept else None,
+        f"{sum(kept)} of {len(kept)} runs",
+    )
+
+
+def remembers(pairs: Pairs) -> Claim:
+    """Under CE with lambda_b = 0 the final mean bias is the initial one, within 0.05."""
+    shifts = [
+        abs(record.final("train.bias.mean") - float(keys["bias_init"]))
+        for keys, record in pairs
+        if keys.get("loss") == "ce" and "bias_init" in keys
+    ]
+    holds = max(shifts) < 0.05 if shifts else None
+    detail = f"largest shift {max(shifts):.4f} over {len(shifts)} runs" if shifts else "not run"
+    return Claim("without decay CE keeps the bias it started from", holds, detail)
+
+
+def vanishes(pairs: Pairs) -> Claim:
+    """Under CE with lambda_b > 0 the mean bias ends near zero."""
+    biases = [abs(r.final("train.bias.mean")) for keys, r in pairs if keys.get("loss") == "ce"]
+    holds = max(biases) < 0.05 if biases else None
+    detail = f"largest mean bias {max(biases):.4f} over {len(biases)} runs" if biases else "not run"
+    return Claim("the bias of CE converges to zero", holds, detail)
+
+
+def gains(pairs: Pairs, field: str, what: str) -> Claim:
+    """BCE is above CE on the test set at every place."""
+    parts = []
+    for keys, record in pairs:
+        if keys.get("loss") != "ce":
+            continue
+        other = [r for k, r in pairs if k == {**keys, "loss": "bce"} and r.seed == record.seed]
+        if other:
+            parts.append(100 * (other[0].final(field) - record.final(field)))
+    detail = ", ".join(f"{gain:+.2f}" for gain in parts) + " points"
+    return Claim(f"BCE raises {what} over CE", all(g > 0 for g in parts) if parts else None, detail)
+
+
+def agree(pairs: Pairs, width: float, epochs: int, printed: float) -> Claim:
+    """The range of test accuracies over the losses at one width and length, against the printed one."""
+    here = [r.final("test.accuracy") for k, r in pairs if k.get("width") == width and k.get("epochs") == epochs]
+    text = f"the test accuracies of the losses at width {width:g} and {epochs} epochs lie within {printed:g} points"
+    if len(here) < 2:
+        return Claim(text, None, "not run")
+    spread = 100 * (max(here) - min(here))
+    return Claim(text, spread <= printed, f"{spread:.2f} points over {len(here)} runs")
+
+
+def orthogonal(pairs: Pairs) -> Claim:
+    """The class means are orthogonal: their largest cosine is below 0.1."""
+    values = [record.final("train.mean_orthogonality") for _, record in pairs]
+    values = [value for value in values if math.isfinite(value)]
+    detail = ", ".join(f"{value:.4f}" for value in values)
+    return Claim("the class means are orthogonal", max(values) < 0.1 if values else None, detail or "not run")
+
+
+def needs_dimensions(pairs: Pairs) -> Claim:
+    """Under MSE the best test accuracy with d < K - 1 is below the worst with d >= K - 1."""
+    low = [r.final("test.accuracy") for k, r in pairs if k["loss"] == "mse" and k["dim"] < 9]
+    high = [r.final("test.accuracy") for k, r in pairs if k["loss"] == "mse" and k["dim"] >= 9]
+    if not low or not high:
+        return Claim("MSE needs d >= K - 1", None, "not run")
+    detail = f"at best {100 * max(low):.2f} % below, at worst {100 * min(high):.2f} % from K - 1 on"
+    return Claim("MSE needs d >= K - 1", max(low) < min(high), detail)
+
+
+def fixed_is_enough(pairs: Pairs) -> Claim:
+    """A fixed simplex ETF tests within a point of the learned classifier."""
+    learned = [r.final("test.accuracy") for k, r in pairs if k["head"] == "linear"]
+    fixed = [r.final("test.accuracy") for k, r in pairs if k["head"] == "etf"]
+    if not learned or not fixed:
+        return Claim("a fixed ETF tests as well as a learned classifier", None, "not run")
+    gap = 100 * (statistics.fmean(learned) - min(fixed))
+    return Claim("a fixed ETF tests as well as a learned classifier", gap < 1, f"at worst {gap:.2f} points below")
+
+
+def _early(record: RunRecord, field: str) -> float:
+    epochs, values = record.series(field)
+    limit = 0.2 * float(record.get("optim.epochs", 0))
+    logs = [math.log(v) for e, v in zip(epochs, values) if 0 < e <= limit and v > 0]
+    return statistics.fmean(logs) if logs else math.nan
+
+
+NC = ("train.nc1", "train.nc2", "train.nc3")
+PLAIN = ("train.nc1", "train.nc2_uncentred", "train.nc3")
+RELU = ("train.nc1", "train.nc2_relu", "train.nc3_relu")
+
+
+def _collapse(pairs: Pairs) -> list[Claim]:
+    return [falls(pairs, NC), bce_first(pairs, NC)]
+
+
+def _classified(pairs: Pairs) -> list[Claim]:
+    return [gains(pairs, "test.uniform_accuracy", "uniform accuracy")]
+
+
+def _biases(pairs: Pairs) -> list[Claim]:
+    return [separates(pairs), remembers(pairs)]
+
+
+CHECKS: dict[str, Callable[[Pairs], list[Claim]]] = {
+    **{f"bce-vs-ce/figure-{n}": _collapse for n in (2, 4, 5, 6)},
+    "bce-vs-ce-early/figure-2": _collapse,
+    "bce-vs-ce/table-1": _classified,
+    "bce-vs-ce-early/table-2": _classified,
+    "bce-vs-ce/vit": _classified,
+    "bce-vs-ce/figure-3": _biases,
+    "bce-vs-ce-early/figure-3": _biases,
+    "bce-vs-ce/figure-7": lambda pairs: [separates(pairs), vanishes(pairs)],
+    "all-losses/figure-1": lambda pairs: [falls(pairs, PLAIN)],
+    "all-losses/figure-4": lambda pairs: [agree(pairs, 0.25, 100, 1.037), agree(pairs, 2, 800, 0.36)],
+    "all-losses/figure-5": lambda pairs: [falls(pairs, PLAIN)],
+    "imbalanced-relu/figure-1": lambda pairs: [falls(pairs, RELU)],
+    "imbalanced-relu/figure-2": lambda pairs: [falls(pairs, RELU)],
+    "imbalanced-relu/figure-3": lambda pairs: [orthogonal(pairs)],
+    "mse-landscape/figure-3": lambda pairs: [falls(pairs, PLAIN)],
+    "mse-landscape/figure-4": lambda pairs: [needs_dimensions(pairs)],
+    "mse-landscape/figure-5": lambda pairs: [fixed_is_enough(pairs)],
+    "mse-landscape/random-labels": lambda pairs: [falls(pairs, ("train.nc1",))],
+}

@@ -1,0 +1,62 @@
+"""Several small runs on one GPU at once: threads of one process, each run with its own CUDA stream.
+
+A small network leaves most of a large GPU idle; runs side by side fill it. The threads share one process, hence one
+copy of the libraries and one CUDA context. On a machine without a GPU they share the cores.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ncollapse.experiments.engines.job import Job, OutOfTime, execute
+
+PACK = 4
+
+
+def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]], None]) -> None:
+    """Carry out the jobs in threads, `workers` at a time (default 4)."""
+    if workers is not None and workers < 1:
+        raise ValueError(f"jobs={workers}: at least one is needed")
+    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    for job in jobs:
+        waiting.put(job)
+    events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    stop = threading.Event()
+    count = min(workers or PACK, len(jobs))
+    threads = [threading.Thread(target=_work, args=(waiting, events.put, stop), daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    live = count
+    try:
+        while live:
+            event = events.get()
+            if event is None:
+                live -= 1
+            else:
+                emit(event)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _work(waiting: queue.SimpleQueue[Job], put: Callable[[dict[str, Any] | None], None], stop: threading.Event) -> None:
+    def pass_on(event: dict[str, Any]) -> None:
+        put(event)
+        if stop.is_set():
+            raise OutOfTime
+
+    try:
+        while not stop.is_set():
+            try:
+                job = waiting.get_nowait()
+            except queue.Empty:
+                return
+            execute(job, pass_on)
+    except OutOfTime:
+        pass
+    finally:
+        put(None)

@@ -1,0 +1,133 @@
+"""A table or figure of a paper as something one can run: a grid of points, each a recipe with the keys that name it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from ncollapse.train import Recipe
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of an experiment: the words that tell it from the others, and its recipe."""
+
+    keys: dict[str, Any]
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One entry of the catalogue.
+
+    `grid` makes its points (one seed each). `protocol` says what they are for: "runs" (training, then the numbers),
+    "two-stage" (training, then a classifier re-balanced on frozen features) or "landscape" (nothing to train).
+    `curves` are the fields of the history that a figure shows, `finals` the numbers that figure or table compares.
+    """
+
+    id: str
+    title: str
+    grid: Callable[[], list[Point]]
+    protocol: Literal["runs", "two-stage", "landscape"] = "runs"
+    curves: tuple[str, ...] = ()
+    finals: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def paper(self) -> str:
+        """The part of the id before the slash."""
+        return self.id.partition("/")[0]
+
+    @property
+    def item(self) -> str:
+        """The part of the id after the slash, such as "table-6"."""
+        return self.id.partition("/")[2]
+
+
+def product(**axes: Sequence[Any]) -> list[dict[str, Any]]:
+    """Every combination of the axes, the last varying fastest.
+
+    >>> product(loss=("ce", "bce"), seed=(0,))
+    [{'loss': 'ce', 'seed': 0}, {'loss': 'bce', 'seed': 0}]
+    """
+    return [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
+
+
+def expand(
+    experiment: Experiment,
+    only: dict[str, tuple[str, ...]] | None = None,
+    seeds: int | None = None,
+    epochs: int | None = None,
+) -> list[Point]:
+    """The points of an experiment that pass the filter, for seeds 0 to `seeds` - 1, with `epochs` in place of its own.
+
+    Shortened runs keep the shape of their schedule: epochs at which the rate changes shrink in proportion.
+    """
+    points = select(experiment.grid(), only or {}, experiment.id)
+    if epochs is not None:
+        points = [replace(p, recipe=shorten(p.recipe, epochs)) for p in points]
+    if seeds is None:
+        return points
+    if seeds < 1:
+        raise ValueError(f"seeds={seeds}: at least one is needed")
+    return [Point({**p.keys, "seed": seed}, p.recipe.override(seed=seed)) for p in points for seed in range(seeds)]
+
+
+def select(points: list[Point], only: dict[str, tuple[str, ...]], name: str) -> list[Point]:
+    """The points whose keys have one of the values asked for; a key or value that is nowhere is an error."""
+    for key, wanted in only.items():
+        known = sorted({k for point in points for k in point.keys})
+        if key not in known:
+            raise ValueError(f"--only {key}=...: {name} has the keys {', '.join(known) or 'none'}")
+        values = list(dict.fromkeys(point.keys[key] for point in points if key in point.keys))
+        for value in wanted:
+            if not any(same(value, other) for other in values):
+                raise ValueError(f"--only {key}={value}: {name} has {key} = {', '.join(map(str, values))}")
+    return [
+        point
+        for point in points
+        if all(key in point.keys and any(same(v, point.keys[key]) for v in wanted) for key, wanted in only.items())
+    ]
+
+
+def parse_only(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Filters from "key=value" words; commas and repeated keys are alternatives.
+
+    >>> parse_only(["model=resnet18", "batch_size=32,64"])
+    {'model': ('resnet18',), 'batch_size': ('32', '64')}
+    """
+    only: dict[str, tuple[str, ...]] = {}
+    for word in words:
+        key, sign, values = word.partition("=")
+        if not sign or not key or not values:
+            raise ValueError(f"--only {word}: must be KEY=VALUE, such as model=resnet18")
+        only[key.replace("-", "_")] = only.get(key, ()) + tuple(values.split(","))
+    return only
+
+
+def same(word: str, value: Any) -> bool:
+    """Whether a word of the command line means a key's value: 5e-4 is 0.0005, AdamW is adamw.
+
+    >>> same("5e-4", 0.0005), same("AdamW", "adamw")
+    (True, True)
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return float(word) == float(value)
+        except ValueError:
+            return False
+    return word.lower() == str(value).lower()
+
+
+def shorten(recipe: Recipe, epochs: int) -> Recipe:
+    """The recipe for another number of epochs, its schedule stretched or shrunk with them."""
+    if epochs < 1:
+        raise ValueError(f"epochs={epochs}: at least one is needed")
+    share = epochs / recipe.optim.epochs
+    schedule = recipe.schedule
+    milestones = [m if m < 1 else max(1.0, round(m * share)) for m in schedule.milestones]
+    period = None if schedule.period is None else max(1, round(schedule.period * share))
+    return recipe.override(optim__epochs=epochs, schedule__milestones=milestones, schedule__period=period)

@@ -1,0 +1,72 @@
+"""The two figures of mse-landscape that need no training: losses and gradients over norm and angle of one feature."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ncollapse.experiments.experiment import Experiment
+from ncollapse.experiments.page import describe
+
+CLASSES = 10
+PANELS: dict[str, tuple[str, dict[str, float]]] = {
+    "MSE": ("mse", {}),
+    "CE": ("ce", {}),
+    "MSE, alpha = 1, M = 5": ("mse", {"alpha": 1.0, "M": 5.0}),
+    "MSE, alpha = 5, M = 5": ("mse", {"alpha": 5.0, "M": 5.0}),
+}
+
+
+def compute_panels(points: int = 40) -> dict[str, Any]:
+    """The landscape of every panel: W a simplex ETF of K = 10 unit rows, 0 < s <= 6, 0 <= theta <= pi / 2."""
+    from ncollapse.theory import landscape
+
+    norms, angles = np.linspace(0.1, 6, points), np.linspace(0, np.pi / 2, points)
+    return {
+        name: landscape(loss, CLASSES, norms=norms, angles=angles, **params) for name, (loss, params) in PANELS.items()
+    }
+
+
+def share_of_angle(panel: Any) -> float:
+    """How much of the descent goes into the angle: mean of |dL/dtheta / s| / |gradient| over 1 < s, theta < 1.5."""
+    s, theta = np.meshgrid(panel.norms, panel.angles)
+    radial, angular = np.abs(panel.d_norm), np.abs(panel.d_angle) / s
+    region = (s > 1) & (theta < 1.5) & (theta > 0)
+    return float(np.mean((angular / np.maximum(np.hypot(radial, angular), 1e-300))[region]))
+
+
+def write_landscape(folder: Path, experiment: Experiment) -> tuple[Path, Path]:
+    """Write the figure as an interactive page, and what it says in numbers as Markdown."""
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
+
+    panels = compute_panels()
+    figure = make_subplots(rows=2, cols=2, subplot_titles=list(panels))
+    for place, panel in enumerate(panels.values()):
+        row, column = divmod(place, 2)
+        field = panel.value if experiment.item == "figure-2" else np.hypot(panel.d_norm, panel.d_angle)
+        trace = go.Contour(x=list(panel.norms), y=list(panel.angles), z=field, showscale=False)
+        figure.add_trace(trace, row=row + 1, col=column + 1)
+    figure.update_layout(title=f"{experiment.id}: {experiment.title}", height=800)
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = experiment.id.replace("/", "-")
+    markdown, html = folder / f"{stem}.md", folder / f"{stem}.html"
+    figure.write_html(html, include_plotlyjs=True)
+    markdown.write_text(to_markdown(experiment), encoding="utf-8")
+    return markdown, html
+
+
+def to_markdown(experiment: Experiment, level: int = 1) -> str:
+    """What the figure says, in numbers."""
+    caption, notes = describe(experiment)
+    shares = {name: share_of_angle(panel) for name, panel in compute_panels().items()}
+    plain, ce, large, both = shares.values()
+    holds = plain < ce and plain < large and plain < both
+    lines = [f"{'#' * level} {experiment.id}: {experiment.title}", "", caption, ""]
+    lines += [f"Verdict: **{'reproduced' if holds else 'not reproduced'}** (computed; nothing is trained).", ""]
+    lines += [f"- {note}" for note in notes]
+    lines += ["- Share of the gradient along the angle, mean over s > 1 and theta < 1.5, K = 10:", ""]
+    lines += ["| loss | share |", "| --- | --- |"] + [f"| {name} | {share:.3f} |" for name, share in shares.items()]
+    return "\n".join([*lines, ""])
