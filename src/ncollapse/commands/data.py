@@ -1,0 +1,65 @@
+"""`ncollapse data list|check`: which data sets are there, which are missing and where to put them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+from ncollapse.console import console, print_json
+
+if TYPE_CHECKING:
+    from ncollapse.data.check import Finding
+
+STYLES = {"embedded": "green", "sound": "green", "there": "cyan", "damaged": "red", "missing": "dim"}
+
+
+@dataclass
+class Args:
+    action: tyro.conf.Positional[Literal["list", "check"]]
+    """list looks, check also reads: structure, counts and md5 sums."""
+    names: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Data sets to check; all that are there if none is named."""
+    root: str | None = None
+    """The folder of the data sets; the environment variable NCOLLAPSE_DATA otherwise."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def main(argv: list[str]) -> int:
+    """List or check; 1 if a data set that is there is damaged."""
+    from ncollapse.data.check import check_data, list_data
+
+    args = tyro.cli(Args, args=argv, prog="ncollapse data", description="What is below the data root.")
+    if args.action == "list" and args.names:
+        raise ValueError("names are for check: ncollapse data check mnist --root DIR")
+    root = args.root or os.environ.get("NCOLLAPSE_DATA") or None
+    found = list_data(root) if args.action == "list" else check_data(root, args.names)
+    if args.json:
+        print_json({"root": root, "data": found})
+    else:
+        _print(found, root)
+    return 1 if any(finding.state == "damaged" for finding in found) else 0
+
+
+def _print(found: list[Finding], root: str | None) -> None:
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    table = Table("data set", "state", "classes", "train", "test", Column("where", overflow="fold"), box=None)
+    for finding in found:
+        where = f"put it into {finding.where}" if finding.state == "missing" else finding.where
+        style = STYLES[finding.state]
+        sizes = [str(number) for number in (finding.num_classes, finding.train, finding.test)]
+        table.add_row(finding.name, f"[{style}]{finding.state}[/]", *sizes, escape(where))
+    out = console()
+    out.print(table)
+    for finding in found:
+        for kind, notes in (("problem", finding.problems), ("warning", finding.warnings)):
+            for note in notes:
+                out.print(f"{kind}: {finding.name}: {escape(note)}", soft_wrap=True)
+    out.print("\nAlso: gaussian (drawn), folder:PATH (PATH/train/<class>/*), npz:PATH (images, labels).", markup=False)
+    if root is None:
+        out.print("No data root: give --root DIR, or set the environment variable NCOLLAPSE_DATA.")
