@@ -13,7 +13,7 @@ from ncollapse.theory.contrastive import (
     find_transition,
 )
 from ncollapse.theory.gauge import measure_gauge
-from ncollapse.theory.prediction import Prediction, refuse, summarise
+from ncollapse.theory.prediction import Prediction, require_dim, summarise
 from ncollapse.theory.problem import Problem
 from ncollapse.theory.separable import (
     Bernoulli,
@@ -50,13 +50,10 @@ def predict_balanced(problem: Problem) -> Prediction:
     notes: tuple[str, ...] = ()
     if state.phase == "saturated" and decay is not None and problem.loss.name == "bce":
         notes = (
-            f"bias_decay is above its critical value {critical:.6g}: W keeps a mean, and the ETF is a strict saddle",
+            f"bias_decay is above its critical value {critical:.6g}: W keeps a mean, its ETF is no longer optimal",
         )
-    prediction = _finish(
-        problem, Optimum(state, _find_rank(state, k, relu), scalar), critical, separation, collapse, notes
-    )
-    _require_dim(prediction)
-    return prediction
+    optimum = Optimum(state, _find_rank(state, k), scalar)
+    return require_dim(_finish(problem, optimum, critical, separation, collapse, notes))
 
 
 def describe(loss: Loss, num_classes: int) -> SeparableLoss:
@@ -103,11 +100,8 @@ def _predict_contrastive(problem: Problem) -> Prediction:
         notes.append("any common bias is optimal; the smallest, 0, is reported")
     phase = "collapsed" if gap == 0 else "orthogonal-frame" if relu else "centred"
     state = State(phase, gap, 0.0, 0.0, 0.0)
-    prediction = _finish(
-        problem, Optimum(state, _find_rank(state, k, relu)), math.inf, limit, limit, tuple(notes), transition
-    )
-    _require_dim(prediction)
-    return prediction
+    optimum = Optimum(state, _find_rank(state, k))
+    return require_dim(_finish(problem, optimum, math.inf, limit, limit, tuple(notes), transition))
 
 
 def _predict_thin_mse(problem: Problem, scalar: Quadratic, dim: int) -> Prediction:
@@ -159,13 +153,7 @@ def _finish(
     return summarise(problem, values, gauge, notes)
 
 
-def _find_rank(state: State, k: int, relu: bool) -> int:
+def _find_rank(state: State, k: int) -> int:
     if state.phase == "orthogonal-frame":
         return k  # the rank of H: non-negative orthogonal features need K dimensions, whatever the rank of W
     return (k - 1 if state.a > 0 else 0) + (1 if state.c != 0 else 0)
-
-
-def _require_dim(prediction: Prediction) -> None:
-    problem = prediction.problem
-    if problem.dim is not None and problem.dim < prediction.rank:
-        raise refuse(problem, f"with dim={problem.dim} here, where the optimum needs {prediction.rank} dimensions")

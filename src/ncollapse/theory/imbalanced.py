@@ -13,7 +13,7 @@ import math
 
 from ncollapse.theory.balanced import smoothing
 from ncollapse.theory.contrastive import find_smoothed_gap
-from ncollapse.theory.prediction import Prediction, refuse, summarise
+from ncollapse.theory.prediction import Prediction, refuse, require_dim, summarise
 from ncollapse.theory.problem import Problem
 
 
@@ -26,8 +26,6 @@ def predict_imbalanced(problem: Problem) -> Prediction:
         raise refuse(problem, "with unequal class counts and free features (features='relu' has one)")
     if problem.bias:
         raise refuse(problem, "with unequal class counts and a bias (bias=False has one)")
-    if problem.dim is not None and problem.dim < k:
-        raise refuse(problem, f"with unequal class counts and dim={problem.dim} < K={k}")
     counts = problem.counts
     total = sum(counts)
     margins = tuple(find_margin(problem, count) for count in counts)
@@ -54,7 +52,7 @@ def predict_imbalanced(problem: Problem) -> Prediction:
         "collapse_ratio": _find_collapse_ratio(problem),
     }
     notes = (f"{collapsed} of {k} classes collapse: their features are 0",) if 0 < collapsed < k else ()
-    return summarise(problem, values, gauge, notes)
+    return require_dim(summarise(problem, values, gauge, notes))
 
 
 def find_price(problem: Problem, count: float) -> float:

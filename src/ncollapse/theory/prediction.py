@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ncollapse.losses import Loss
     from ncollapse.metrics import Measurement
     from ncollapse.theory.contrastive import Transition
+    from ncollapse.theory.solver import Solution
 
 PHASES = ("collapsed", "mean-only", "centred", "saturated", "orthogonal-frame")
 METHODS = ("closed", "numerical")
@@ -47,15 +48,16 @@ class Prediction:
         weight_energy, feature_energy: |W|_F^2 and the mean of |h|^2.
         objective: the minimum of f.
         gap, mean_component: a and c of the logits a (I - J/K) + c J/K - b; NaN where the optimum is not of that form.
-        rank: the rank of W; the prediction holds in every dimension that is no smaller.
+        rank: how many dimensions the optimum needs; the prediction holds in every dimension that is no smaller.
         separates: whether negative_score < bias < positive_score (bce-vs-ce Lemma C.9, corrected).
         critical_bias_decay: the bias decay above which the phase is saturated (inf: never).
         separation_mu, collapse_mu: the mu = sqrt(n weight_decay feature_decay) from which on classes are no longer
             separated, and from which on W = H = 0.
         transition: for focal loss, where and how separation ends.
         class_gaps: for class counts, the margin of each class (0: collapsed).
-        collapse_count, collapse_ratio: for class counts, the count at or below which a class of this data set collapses,
+        collapse_count, collapse_ratio: for class counts, the count at or below which a class of this data collapses,
             and the ratio largest/smallest from which on the smallest classes do when they alone are thinned out.
+        solution: the minimiser's result, for a numerical prediction.
         notes: what a reader should know besides.
     """
 
@@ -80,6 +82,7 @@ class Prediction:
     collapse_count: float | None = None
     collapse_ratio: float | None = None
     notes: tuple[str, ...] = ()
+    solution: Solution | None = field(default=None, repr=False, compare=False)
     _detail: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -130,7 +133,9 @@ class Prediction:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, the problem as a dict."""
-        values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self) if item.name[0] != "_"}
+        values: dict[str, Any] = {
+            item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("solution", "_detail")
+        }
         values["problem"] = self.problem.to_dict()
         if self.transition is not None:
             values["transition"] = {item.name: getattr(self.transition, item.name) for item in fields(self.transition)}
@@ -196,6 +201,14 @@ def predict(problem: Problem | str | Loss = "ce", *, method: str = "closed", **a
 def refuse(problem: Problem, why: str) -> ValueError:
     """The error for a problem without a closed form."""
     return ValueError(f"no closed form is known for {problem.loss.name} {why}; method='numerical' minimises instead")
+
+
+def require_dim(prediction: Prediction) -> Prediction:
+    """The prediction, if it fits: an optimum of low rank among d >= K is also the optimum in fewer dimensions."""
+    problem = prediction.problem
+    if problem.dim is not None and problem.dim < prediction.rank:
+        raise refuse(problem, f"with dim={problem.dim} here, where the optimum for d >= K needs {prediction.rank}")
+    return prediction
 
 
 def summarise(

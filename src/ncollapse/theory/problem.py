@@ -92,8 +92,8 @@ class Problem:
             "bias": bool(bias),
             "features": features,
         }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        for field, item in values.items():
+            object.__setattr__(self, field, item)
 
     @property
     def mu(self) -> float:
@@ -126,9 +126,9 @@ class Problem:
 
     def replace(self, **changes: Any) -> Problem:
         """The same problem with some arguments changed."""
-        sizes = {"batch_size": self.batch_size, "class_counts": self.class_counts}
+        sizes: dict[str, Any] = {"batch_size": self.batch_size, "class_counts": self.class_counts}
         if self.batch_size is None and self.class_counts is None:
-            sizes["per_class"] = self.per_class
+            sizes = {"per_class": self.per_class}
         if changes.keys() & {"per_class", "batch_size", "class_counts"}:
             sizes = {}
         rest = ("weight_decay", "feature_decay", "bias_decay", "dim", "bias", "features", "num_classes", "loss")

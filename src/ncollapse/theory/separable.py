@@ -1,9 +1,9 @@
 """Losses that are a sum over logits, L = u(pos) + (K-1) v(neg): BCE and MSE. Here mean, bias and gap interact.
 
 With P = -u'(pos), Q = v'(neg) and beta = ((K-1) Q - P)/K, stationarity reads bias_decay * b = beta, and optimality of
-the factors reads |beta| <= mu, P + Q <= S(beta), with equality wherever c or a is not 0. So beta alone is unknown: it is
-the zero of an increasing function, or sticks at +-mu. The latter is the saturated phase that bce-vs-ce Theorem 3.2 misses
-and that mse-landscape Theorem 3.1 has for MSE.
+the factors reads |beta| <= mu, P + Q <= S(beta), with equality wherever c or a is not 0. So beta alone is unknown: it
+is the zero of an increasing function, or sticks at +-mu. The latter is the saturated phase that bce-vs-ce Theorem 3.2
+misses and that mse-landscape Theorem 3.1 has for MSE.
 """
 
 from __future__ import annotations

@@ -1,0 +1,100 @@
+"""A last layer that attains a predicted optimum."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ncollapse.theory.prediction import Configuration, Prediction
+from ncollapse.theory.problem import Problem
+
+
+def configure(prediction: Prediction, dim: int | None = None) -> Configuration:
+    """Factors W, H of the optimal logits, of least cost, with a common bias."""
+    problem = prediction.problem
+    k = problem.num_classes
+    wanted = dim if dim is not None else problem.dim or max(k, prediction.rank)
+    if wanted < max(1, prediction.rank):
+        raise ValueError(f"dim must be at least {max(1, prediction.rank)} for this optimum, not {wanted}")
+    if problem.features == "free" and problem.loss.name == "mse" and problem.dim not in (None, wanted):
+        raise ValueError(f"dim is {wanted}, but the prediction was made for dim={problem.dim}")
+    bias = torch.full((k,), prediction.bias, dtype=torch.float64)
+    if prediction.solution is not None:
+        found = prediction.solution
+        features, weight = found.features, found.weight
+        bias = bias if found.bias is None else found.bias
+    elif prediction.class_gaps is not None:
+        features, weight = _frame(_fan(prediction.class_gaps), problem)
+    elif prediction.phase == "orthogonal-frame":
+        features, weight = _frame(_mix(prediction.gap, prediction.mean_component, k), problem)
+    else:
+        features, weight = _factor(prediction, wanted)
+    rows = torch.repeat_interleave(torch.arange(k), torch.tensor(_multiplicities(problem)))
+    return Configuration(_pad(features, wanted)[rows], rows, _pad(weight, wanted), bias)
+
+
+def _factor(prediction: Prediction, dim: int) -> tuple[Tensor, Tensor]:
+    """|Z|^(1/2) on both sides, its sign on W, so that H >= 0 wherever the optimum allows it."""
+    k, t = prediction.problem.num_classes, math.sqrt(prediction.problem.balance)
+    gap, mean = math.sqrt(prediction.gap), math.sqrt(abs(prediction.mean_component))
+    sign = math.copysign(1.0, prediction.mean_component)
+    if dim >= k and prediction.rank >= k - 1:
+        return _mix(gap, mean, k) / t, _mix(gap, sign * mean, k) * t
+    if prediction.phase == "mean-only":
+        column = torch.full((k, 1), mean / math.sqrt(k), dtype=torch.float64)
+        return column / t, sign * column * t
+    basis = _spread_directions(k, prediction.rank) * gap
+    return basis / t, basis * t
+
+
+def _frame(logits: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
+    """Orthogonal features, one axis a class; `logits` holds those of class k in column k."""
+    counts = torch.tensor(problem.counts, dtype=torch.float64)
+    norms = logits.norm(dim=0)
+    lengths = (norms * (problem.weight_decay / problem.feature_decay / counts).sqrt()).sqrt()
+    active = lengths > 0
+    features = torch.diag(lengths)[:, active]
+    return features, logits[:, active] / lengths[active]
+
+
+def _mix(a: float, c: float, k: int) -> Tensor:
+    """a (I - J/K) + c J/K."""
+    return a * torch.eye(k, dtype=torch.float64) + (c - a) / k
+
+
+def _fan(gaps: tuple[float, ...]) -> Tensor:
+    """Columns M_k (e_k - 1/K)."""
+    margins = torch.tensor(gaps, dtype=torch.float64)
+    return torch.diag(margins) - margins / len(gaps)
+
+
+def _spread_directions(k: int, rank: int) -> Tensor:
+    """Orthonormal columns [K, rank] orthogonal to 1; their rows have equal norms wherever waves can do that."""
+    place = torch.arange(k, dtype=torch.float64)
+    columns = [(-1.0) ** place / math.sqrt(k)] if k % 2 == 0 and rank % 2 == 1 else []
+    wave = 1
+    while len(columns) < rank:
+        if 2 * wave == k:
+            columns.append((-1.0) ** place / math.sqrt(k))
+            continue
+        angle = 2 * math.pi * wave * place / k
+        columns += [math.sqrt(2 / k) * angle.cos(), math.sqrt(2 / k) * angle.sin()]
+        wave += 1
+    if rank == 0:
+        return torch.zeros(k, 0, dtype=torch.float64)
+    return torch.stack(columns[:rank], dim=1)
+
+
+def _multiplicities(problem: Problem) -> list[int]:
+    """How often each class's feature is repeated so that means over samples are right: the counts in lowest terms."""
+    counts = problem.class_counts
+    if counts is None or not all(count.is_integer() for count in counts):
+        return [1] * problem.num_classes
+    divisor = math.gcd(*(int(count) for count in counts))
+    return [int(count) // divisor for count in counts]
+
+
+def _pad(matrix: Tensor, dim: int) -> Tensor:
+    return torch.nn.functional.pad(matrix, (0, dim - matrix.shape[1]))
