@@ -1,0 +1,87 @@
+"""Subsets have the counts they promise, are seeded, and say how they were drawn."""
+
+import pytest
+import torch
+
+from ncollapse.data import (
+    load,
+    long_tail,
+    per_class_counts,
+    random_labels,
+    samples_per_class,
+    step_imbalance,
+    validation_split,
+)
+from ncollapse.data.subsets import long_tail_counts, step_counts
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits")
+
+
+def keys(dataset):
+    return {tuple(image.flatten().tolist()) for image in dataset.images}
+
+
+def test_counts_are_met_and_samples_are_the_old_ones(digits):
+    counts = (100, 100, 20, 20, 30, 30, 40, 40, 50, 0)
+    subset = per_class_counts(digits, counts, seed=3)
+    assert subset.counts() == counts
+    assert keys(subset) <= keys(digits)
+    assert len(keys(subset)) == sum(counts)
+    assert subset.record[-1] == {"draw": "per_class_counts", "counts": list(counts), "seed": 3}
+    again, other = per_class_counts(digits, counts, seed=3), per_class_counts(digits, counts, seed=4)
+    assert torch.equal(subset.images, again.images)
+    assert not torch.equal(subset.images, other.images)
+
+
+@pytest.mark.parametrize(
+    ("classes", "most", "factor", "total"),
+    [(100, 500, 100, 10847), (100, 500, 50, 12608), (100, 500, 10, 19573), (10, 5000, 100, 12406)],
+)
+def test_long_tails_have_the_published_sizes(classes, most, factor, total):
+    counts = long_tail_counts(classes, most, factor)
+    assert sum(counts) == total
+    assert counts[0] == most
+    assert counts[-1] == most // factor
+
+
+def test_long_tail_and_step_of_real_data(digits):
+    least = min(digits.counts())
+    assert long_tail(digits, 10).counts() == long_tail_counts(10, least, 10)
+    assert step_imbalance(digits, 10, 0.3).counts() == (least,) * 7 + (least // 10,) * 3
+    assert step_counts(10, 5000, 100, 0.5) == (5000,) * 5 + (50,) * 5
+    assert samples_per_class(digits, 12).counts() == (12,) * 10
+
+
+def test_validation_is_stratified_and_disjoint(digits):
+    rest, held = validation_split(digits, 0.1, seed=1)
+    assert held.split == "validation"
+    assert held.counts() == tuple(round(0.1 * count) for count in digits.counts())
+    assert len(rest) + len(held) == len(digits)
+    assert not keys(rest) & keys(held)
+    assert rest.record[-1]["part"] == "rest"
+
+
+def test_random_labels_keep_counts_and_lose_meaning(digits):
+    shuffled = random_labels(digits, seed=2)
+    assert shuffled.counts() == digits.counts()
+    assert torch.equal(shuffled.images, digits.images)
+    assert float((shuffled.labels == digits.labels).float().mean()) < 0.15
+    assert shuffled.record[-1] == {"draw": "random_labels", "seed": 2}
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda data: per_class_counts(data, [1, 2]), "must hold 10 numbers"),
+        (lambda data: per_class_counts(data, [1000] + [1] * 9), r"counts\[0\] must lie in 0..142"),
+        (lambda data: long_tail(data, 0.5), "factor"),
+        (lambda data: step_imbalance(data, float("nan")), "ratio"),
+        (lambda data: validation_split(data, 1.0), "fraction"),
+    ],
+)
+def test_impossible_subsets_are_refused(digits, call, match):
+    with pytest.raises(ValueError, match=match):
+        call(digits)
