@@ -174,8 +174,12 @@ def _clause(finding: Finding, quantity: Quantity) -> str:
     side = "higher" if d.mean > 0 else "lower"
     if d.n < 2:
         return f"{title} {size} {side}" if d.mean else f"{title} equal"
-    interval = f"{d.confidence:.0%} interval {d.low * scale:+.2g} to {d.high * scale:+.2g}"
+    interval = f"{100 * d.confidence:g} % interval {_signed(d.low * scale)} to {_signed(d.high * scale)}"
     return f"{title} {size} {side} ({interval})" if d.clear else f"{title} not distinguishable ({interval})"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2g}".replace("-", "−") if value else "0"
 
 
 def _rate(value: Estimate) -> str:

@@ -1,0 +1,183 @@
+"""The features themselves: t-SNE and principal components per loss, and the space where it has three dimensions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ncollapse.experiments.runs import RunRecord
+from ncollapse.experiments.variants import Variant
+from ncollapse.report.figures.distributions import Snapshots
+from ncollapse.report.numbers import compact
+from ncollapse.report.panels import Figure, Panel, Spec, build
+from ncollapse.report.style import INK, VEIL, class_colour
+
+SAMPLES = 600
+
+
+def draw_embedding(variants: Sequence[Variant], snapshots: Snapshots, split: str = "test") -> Figure | None:
+    """t-SNE above principal components of each variant's first run."""
+    runs = [(v, r) for v in variants if (r := first_run(v, snapshots, split)) is not None]
+    runs = [(v, r) for v, r in runs if snapshots[r.path][f"{split}.features"].shape[1] > 2]
+    if not runs:
+        return None
+    upper, lower = [], []
+    for variant, record in runs:
+        maps = embed_run(str(record.path), _stamp(record), split)
+        if maps is None:
+            continue
+        labels, tsne, pca = maps
+        upper.append(scatter_panel(f"{escape(variant.label)}: t-SNE", tsne, labels))
+        lower.append(scatter_panel(f"{escape(variant.label)}: principal components", pca, labels))
+    if not upper:
+        return None
+    columns = len(upper)
+    return Figure(
+        "embedding",
+        f"Features of the {split} set",
+        "Tight, well-parted clusters are compact and distinct features. Distances between clusters count in the "
+        "principal components, not in t-SNE. Numbers mark the classes; one seed per loss.",
+        build([*upper, *lower], columns=columns, row_height=300, min_width=260, showlegend=False),
+        "bce-vs-ce, early version, Fig. 4",
+    )
+
+
+def draw_space(variants: Sequence[Variant], snapshots: Snapshots) -> list[Figure]:
+    """Training features and classifier vectors of runs whose features have three dimensions, one figure a variant."""
+    figures = []
+    for number, variant in enumerate(variants):
+        record = first_run(variant, snapshots, "train")
+        if record is None or snapshots[record.path]["train.features"].shape[1] != 3:
+            continue
+        snapshot = snapshots[record.path]
+        features, labels = subsample(snapshot["train.features"], snapshot["train.labels"])
+        classes = int(labels.max()) + 1
+        data: list[Spec] = []
+        for k in range(classes):
+            cloud = features[labels == k]
+            marker = {"size": 2.5, "color": class_colour(k, classes), "opacity": 0.8}
+            base = {
+                "type": "scatter3d",
+                "name": f"class {k}",
+                "legendgroup": str(k),
+                "hovertemplate": f"class {k}<extra></extra>",
+            }
+            points = {axis: compact(cloud[:, i], 4) for i, axis in enumerate("xyz")}
+            data.append({**base, "mode": "markers", **points, "marker": marker, "showlegend": classes <= 20})
+        weight = snapshot.get("weight")
+        if weight is not None and weight.shape[1] == 3:
+            reach = np.linalg.norm(features, axis=1).max() / max(float(np.linalg.norm(weight, axis=1).max()), 1e-12)
+            rays = [[v for row in weight for v in (0.0, float(row[i] * reach), np.nan)] for i in range(3)]
+            lines = {axis: compact(ray, 4) for axis, ray in zip("xyz", rays)}
+            data.append(
+                {
+                    "type": "scatter3d",
+                    "mode": "lines",
+                    "name": "classifier",
+                    **lines,
+                    "line": {"color": INK, "width": 2},
+                }
+            )
+        scene = {
+            axis: {"title": {"text": name}, "backgroundcolor": "rgba(0,0,0,0)"}
+            for axis, name in zip(("xaxis", "yaxis", "zaxis"), ("h₁", "h₂", "h₃"))
+        }
+        layout = {
+            "scene": scene,
+            "height": 480,
+            "margin": {"l": 0, "r": 0, "t": 40, "b": 0},
+            "legend": {"orientation": "h", "y": 1.02},
+        }
+        figures.append(
+            Figure(
+                f"space-{number}",
+                f"Features of {variant.label} in three dimensions",
+                "Drag to turn. Rays are the classifier's vectors; three dimensions hold no simplex of five or more, "
+                "so some stay close.",
+                {"data": data, "layout": {**layout, "font": {"color": INK}, "paper_bgcolor": "rgba(0,0,0,0)"}},
+                "mse-landscape Fig. 7",
+            )
+        )
+    return figures
+
+
+def first_run(variant: Variant, snapshots: Snapshots, split: str) -> RunRecord | None:
+    """The first counted run whose snapshot holds usable features."""
+    for record in variant.counted:
+        snapshot = snapshots.get(record.path, {})
+        features, labels = snapshot.get(f"{split}.features"), snapshot.get(f"{split}.labels")
+        if features is None or labels is None or features.ndim != 2 or labels.shape != features.shape[:1]:
+            continue
+        if features.shape[0] >= 10 and np.isfinite(features).all():
+            return record
+    return None
+
+
+def subsample(features: np.ndarray, labels: np.ndarray, total: int = SAMPLES) -> tuple[np.ndarray, np.ndarray]:
+    """The first few samples of every class, `total` in all or fewer; the snapshot's own order is already random."""
+    classes = np.unique(labels)
+    each = max(1, total // max(1, classes.size))
+    index = np.sort(np.concatenate([np.flatnonzero(labels == k)[:each] for k in classes]))
+    return np.asarray(features[index], dtype=np.float64), np.asarray(labels[index])
+
+
+@lru_cache(maxsize=64)
+def embed_run(path: str, stamp: float, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Labels, t-SNE and principal components of a run's kept features; `stamp` lets a live page see a new snapshot."""
+    snapshot = RunRecord(Path(path), "").snapshot()
+    if snapshot is None:
+        return None
+    features, labels = subsample(snapshot[f"{split}.features"], snapshot[f"{split}.labels"])
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    centred = features - features.mean(0)
+    _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
+    components = centred @ axes.T
+    if sizes[0] <= 1e-12 * max(1.0, float(np.abs(features).max())):
+        return None
+    perplexity = min(30.0, (features.shape[0] - 1) / 3)
+    start = components[:, :2] / components[:, 0].std() * 1e-4
+    # A few hundred points are done sooner by one thread than by threads that wait for each other.
+    with warnings.catch_warnings(), threadpool_limits(1):
+        warnings.simplefilter("ignore")
+        tsne = TSNE(init=start, perplexity=perplexity, max_iter=500, random_state=0)
+        placed = np.asarray(tsne.fit_transform(components[:, :50]))
+    return labels, placed, components[:, :2]
+
+
+def scatter_panel(title: str, points: np.ndarray, labels: np.ndarray) -> Panel:
+    """Points in the plane coloured by class, the class's number at the middle of its cloud (up to twenty classes)."""
+    classes = int(labels.max()) + 1
+    colours = [class_colour(int(k), classes) for k in labels]
+    trace: Spec = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": compact(points[:, 0], 4),
+        "y": compact(points[:, 1], 4),
+        "text": [f"class {int(k)}" for k in labels],
+        "marker": {"color": colours, "size": 4, "opacity": 0.75},
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+    notes: list[Spec] = []
+    if classes <= 20:
+        for k in np.unique(labels):
+            x, y = np.median(points[labels == k], axis=0)
+            mark: dict[str, Any] = {"x": float(f"{x:.4g}"), "y": float(f"{y:.4g}"), "text": f"<b>{int(k)}</b>"}
+            notes.append({**mark, "yshift": 12, "bgcolor": VEIL, "borderpad": 0, "font": {"size": 12}})
+    bare = {"showticklabels": False, "ticks": "", "showgrid": False, "zeroline": False}
+    frame = {**bare, "showline": True, "mirror": True}
+    return Panel(title, [trace], frame, frame, notes)
+
+
+def _stamp(record: RunRecord) -> float:
+    try:
+        return (record.path / "snapshot.safetensors").stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,242 @@
+"""The page: records in, one self-contained HTML file out."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ncollapse import __version__
+from ncollapse.experiments.comparison import Finding, compare_runs
+from ncollapse.experiments.runs import RunRecord, dig, read_runs
+from ncollapse.experiments.variants import CASES, LOSSES, Variant, group_runs
+from ncollapse.report.figures import curves, distributions, features, frames, grids, theory
+from ncollapse.report.numbers import embed
+from ncollapse.report.panels import Figure
+from ncollapse.report.published import find_published
+from ncollapse.report.style import look
+from ncollapse.report.tables import (
+    Table,
+    pretty,
+    tabulate_classes,
+    tabulate_runs,
+    tabulate_speed,
+    tabulate_summary,
+)
+
+REPRESENTATIVES = 6
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: tables, then figures."""
+
+    id: str
+    title: str
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything the page shows, before it is written: also what an export takes its tables and figures from."""
+
+    title: str
+    subtitle: str
+    findings: tuple[Finding, ...]
+    sections: tuple[Section, ...]
+    records: tuple[RunRecord, ...]
+    anchors: dict[str, str]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def tables(self) -> list[Table]:
+        """All tables in the page's order."""
+        return [table for section in self.sections for table in section.tables]
+
+    @property
+    def figures(self) -> list[Figure]:
+        """All figures in the page's order."""
+        return [figure for section in self.sections for figure in section.figures]
+
+
+def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
+    """Write the page for a folder of runs and return its path (`folder/report.html` if none is given).
+
+    The file is replaced in one step, so that a reader never sees half a page.
+    """
+    path = Path(out) if out is not None else Path(folder) / "report.html"
+    text = render(make_report(folder))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+    return path
+
+
+def make_report(folder: str | Path) -> Report:
+    """Read the runs of a folder and lay out every section their data allow."""
+    records = read_runs(folder)
+    if not records:
+        raise ValueError(
+            f"no runs in {str(folder)!r}: a run is a folder with a config.json, as train and compare write it"
+        )
+    variants = group_runs(records)
+    grouped = {id(r) for v in variants for r in v.records}
+    others = [r for r in records if id(r) not in grouped]
+    findings = compare_runs(records)
+    anchors = {v.label: f"#variant-{i}" for i, v in enumerate(variants)}
+    anchors |= {str(r.path): f"#run-{i}" for i, r in enumerate(records)}
+    snapshots = {r.path: s for v in variants for r in v.counted if (s := r.snapshot()) is not None}
+    chosen = choose(variants)
+    sections = [
+        _section(
+            "numbers",
+            "Numbers",
+            [*tabulate_summary(findings, find_published(variants), anchors), tabulate_speed(findings, anchors)],
+            [curves.draw_differences(findings)],
+        ),
+        _section(
+            "collapse-curves",
+            "Collapse",
+            [],
+            [curves.draw_collapse(variants), curves.draw_accuracy(variants), curves.draw_gap(variants)],
+        ),
+        _section(
+            "distributions",
+            "Scores and margins",
+            [],
+            [distributions.draw_scores(variants, snapshots), distributions.draw_margins(variants, snapshots)],
+        ),
+        _section(
+            "frames",
+            "Frames",
+            [],
+            [frames.draw_frames(v, i, snapshots, theory.ideal_frame(v)) for i, v in enumerate(chosen)],
+        ),
+        _section(
+            "features",
+            "Features",
+            [],
+            [features.draw_embedding(chosen, snapshots), *features.draw_space(chosen, snapshots)],
+        ),
+        _section("grids", "Width and length", [], grids.draw_grids(variants)),
+        _section("theory", "Theory", [], [theory.draw_phases(variants), theory.draw_landscapes(variants)]),
+        _section("per-class", "Classes", [tabulate_classes(chosen, snapshots)], []),
+        _section("provenance", "Runs", [tabulate_runs(variants, others, anchors)], []),
+    ]
+    title, subtitle = name_folder(variants, Path(folder))
+    kept = tuple(s for s in sections if s.tables or s.figures)
+    return Report(
+        title,
+        subtitle,
+        tuple(findings),
+        kept,
+        tuple(records),
+        anchors,
+        tuple(collect_notes(records, len(chosen) < len(variants))),
+    )
+
+
+def render(report: Report, live: str = "") -> str:
+    """The page as text; `live` is the fingerprint a served page compares itself with."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from plotly.offline import get_plotlyjs
+
+    environment = Environment(
+        loader=PackageLoader("ncollapse.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"look": look, "embed": embed, "pretty": pretty, "dig": dig}
+    loader = environment.loader
+    assert loader is not None
+    return environment.get_template("page.html").render(
+        report=report,
+        css=loader.get_source(environment, "page.css")[0],
+        js=loader.get_source(environment, "page.js")[0],
+        plotly=get_plotlyjs().replace("</script", "<\\/script"),
+        live=live,
+        version=__version__,
+        written=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
+        statuses=Counter(r.status for r in report.records),
+    )
+
+
+def choose(variants: Sequence[Variant], limit: int = REPRESENTATIVES) -> list[Variant]:
+    """The variants that get figures of their own: all of a few, else the first with finished runs of each loss."""
+    ready = [v for v in variants if v.counted]
+    if len(ready) <= limit:
+        return ready
+    by_loss: dict[str, Variant] = {}
+    for variant in sorted(ready, key=lambda v: v.provisional):
+        by_loss.setdefault(variant.loss, variant)
+    return list(by_loss.values())[:limit]
+
+
+def name_folder(variants: Sequence[Variant], folder: Path) -> tuple[str, str]:
+    """A title from the losses and the data, a subtitle from the settings all runs share."""
+    if not variants:
+        return folder.resolve().name, ""
+    records = [r for v in variants for r in v.records]
+
+    def shared(key: str) -> Any:
+        values = {str(r.get(key)) for r in records}
+        return values.pop() if len(values) == 1 else None
+
+    losses = [LOSSES.get(loss, loss) for loss in dict.fromkeys(v.loss for v in variants)]
+    names = losses[0] if len(losses) == 1 else f"{', '.join(losses[:-1])} and {losses[-1]}"
+    data = shared("data.name")
+    optimiser = shared("optim.name")
+    parts = [shared("model.name"), CASES.get(optimiser, optimiser)]
+    parts += [f"{shared(key)} {word}" for key, word in (("optim.epochs", "epochs"),) if shared(key)]
+    parts += [f"batch {shared('optim.batch_size')}" if shared("optim.batch_size") else None]
+    seeds = len({r.seed for r in records})
+    parts.append("one seed" if seeds == 1 else f"{seeds} seeds")
+    return f"{names} on {data}" if data else names, " · ".join(str(p) for p in parts if p)
+
+
+def collect_notes(records: Sequence[RunRecord], some_left_out: bool) -> list[str]:
+    """What went wrong with runs, for the reader to see first."""
+    notes = []
+    for record in records:
+        reason = dig(record.summary or {}, "reason")
+        if record.status == "failed":
+            notes.append(f"Run {record.run_id} failed: {reason or 'no reason recorded'}. The others go on without it.")
+        if record.status == "corrupt":
+            why = "; ".join(record.notes) or "no reason known"
+            notes.append(f"Run {record.run_id} cannot be read in full ({why}); it is left out of the numbers.")
+        elif record.notes:
+            notes.append(f"Run {record.run_id}: {'; '.join(record.notes)}.")
+        if gaps := missing_epochs(record):
+            notes.append(f"Run {record.run_id}: {gaps}; its curves have gaps there.")
+    if some_left_out:
+        notes.append("Many variants: heat maps, feature maps and the class table show the first of each loss.")
+    return notes
+
+
+def missing_epochs(record: RunRecord) -> str:
+    """Which epochs a history lacks or holds without a number, in words; nothing where it is whole."""
+    rows = [row for row in record.history if isinstance(row.get("epoch"), int)]
+    every = record.get("measure_every", 1)
+    step = every if isinstance(every, int) and every > 0 else 1
+    epochs = [row["epoch"] for row in rows]
+    lacking = [e for a, b in pairwise(epochs) if b - a > step for e in range(a + step, b, step)]
+    void = [row["epoch"] for row in rows if row["epoch"] > 0 and dig(row, "train.nc1") is None]
+    parts = []
+    if lacking:
+        parts.append(f"{len(lacking)} epochs are missing (first {lacking[0]})")
+    if void and len(void) < len(rows):
+        parts.append(f"{len(void)} epochs have no NC1 (first {void[0]})")
+    return ", ".join(parts)
+
+
+def _section(id: str, title: str, tables: Sequence[Table | None], figures: Sequence[Figure | None]) -> Section:
+    return Section(id, title, tuple(t for t in tables if t), tuple(f for f in figures if f))

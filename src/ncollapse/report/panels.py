@@ -1,0 +1,131 @@
+"""Figures as plain plotly specifications: panels side by side that stack where the page is narrow."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ncollapse.report.style import FAINT, GRID, INK, PRINT
+
+Spec = dict[str, Any]
+GAP_X, GAP_Y, MARGIN = 62, 66, {"l": 54, "r": 14, "b": 46}
+FONT = '-apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "Liberation Sans", sans-serif'
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the page: what it is called, how to read it, which published figure it answers, and what to draw."""
+
+    id: str
+    title: str
+    aid: str
+    spec: Spec
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Panel:
+    """One pair of axes with its traces."""
+
+    title: str
+    traces: list[Spec]
+    x: Spec = field(default_factory=dict)
+    y: Spec = field(default_factory=dict)
+    annotations: list[Spec] = field(default_factory=list)
+
+
+def build(panels: list[Panel], columns: int = 3, row_height: int = 250, min_width: int = 250, **layout: Any) -> Spec:
+    """Put panels into one specification; `meta` keeps what the page needs to rearrange them to its width."""
+    data: list[Spec] = []
+    axes: Spec = {}
+    notes: list[Spec] = []
+    for index, panel in enumerate(panels):
+        n = "" if index == 0 else str(index + 1)
+        data += [{**trace, "xaxis": f"x{n}", "yaxis": f"y{n}"} for trace in panel.traces]
+        common = {"gridcolor": GRID, "linecolor": FAINT, "zerolinecolor": GRID, "ticks": "outside", "tickcolor": FAINT}
+        axes[f"xaxis{n}"] = {**common, "anchor": f"y{n}", "showgrid": False, "showline": True, **panel.x}
+        axes[f"yaxis{n}"] = {**common, "anchor": f"x{n}", "ticks": "", **panel.y}
+        heading = {"text": f"<b>{panel.title}</b>", "xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0, "y": 1}
+        notes.append(
+            {**heading, "xanchor": "left", "yanchor": "bottom", "yshift": 5, "showarrow": False, "font": {"size": 13}}
+        )
+        notes += [{"xref": f"x{n}", "yref": f"y{n}", "showarrow": False, **note} for note in panel.annotations]
+    spec = {
+        "data": data,
+        "layout": {
+            **axes,
+            "annotations": notes,
+            "font": {"family": FONT, "size": 12, "color": INK},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "hovermode": "closest",
+            "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "yref": "container"},
+            "meta": {"panels": len(panels), "columns": columns, "row_height": row_height, "min_width": min_width},
+            **layout,
+        },
+    }
+    return arrange(spec, 1000)
+
+
+def arrange(spec: Spec, width: float) -> Spec:
+    """Place the panels of a specification for a width in pixels; the page's script does the same when it is resized.
+
+    Paired panels stand one above the other where three fit side by side, else next to each other.
+    """
+    layout = spec["layout"]
+    meta = layout["meta"]
+    left, gap, bottom = meta.get("left", MARGIN["l"]), meta.get("gap", GAP_X), meta.get("bottom", MARGIN["b"])
+    right = 58 if "coloraxis" in layout else MARGIN["r"]
+    inner = width - left - right
+    fitting = int((inner + gap) // (meta["min_width"] + gap))
+    columns = max(1, min(meta["columns"], fitting, meta["panels"]))
+    paired = meta.get("paired", False)
+    if paired and columns < 3:
+        columns = 2
+    rows = math.ceil(meta["panels"] / columns)
+    top = 30 + legend_height(spec, inner)
+    panel_width = (inner - (columns - 1) * gap) / columns
+    row_height = min(meta["row_height"], panel_width) if paired else meta["row_height"]
+    gap_y = 40 if paired else GAP_Y
+    height = rows * row_height + (rows - 1) * gap_y
+    for index in range(meta["panels"]):
+        row, column = divmod(index, columns)
+        if paired and columns == 3:
+            column, row = divmod(index, 2)
+        n = "" if index == 0 else str(index + 1)
+        start = column * (panel_width + gap) / inner
+        upper = 1 - row * (row_height + gap_y) / height
+        layout[f"xaxis{n}"]["domain"] = [round(start, 5), round(min(1, start + panel_width / inner), 5)]
+        layout[f"yaxis{n}"]["domain"] = [round(max(0, upper - row_height / height), 5), round(upper, 5)]
+    layout["margin"] = {"l": left, "r": right, "t": top, "b": bottom}
+    layout["height"] = round(height + top + bottom)
+    layout["width"] = width
+    return spec
+
+
+def legend_height(spec: Spec, inner: float) -> int:
+    """Room for the legend in pixels, from the length of its entries."""
+    if spec["layout"].get("showlegend") is False:
+        return 0
+    names = [str(t.get("name", "")) for t in spec["data"] if t.get("showlegend") is not False]
+    if not names:
+        return 0
+    widest = max(len(name) for name in names) * 6.6 + 48
+    return 22 * math.ceil(len(names) / max(1, inner // widest)) + 8
+
+
+def for_print(spec: Spec) -> Spec:
+    """A copy of a specification in print's colours, for exports."""
+
+    def paint(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: paint(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [paint(item) for item in value]
+        return PRINT.get(value, value) if isinstance(value, str) else value
+
+    painted: Spec = paint(copy.deepcopy(spec))
+    return painted

@@ -1,0 +1,58 @@
+"""Published numbers for runs of the catalogue: found by configuration, so that any folder of such runs shows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from ncollapse.experiments.variants import Variant
+
+
+class Printed(NamedTuple):
+    """A number as a paper prints it, in our units, and where."""
+
+    value: float
+    source: str
+
+
+Published = dict[str, dict[str, Printed]]
+
+
+def find_published(variants: Sequence[Variant]) -> Published:
+    """For each variant whose configuration is one of the catalogue's, its printed numbers by field."""
+    found: Published = {}
+    for variant in variants:
+        config = variant.records[0].config
+        paper = str(config.get("name", "")).partition("/")[0]
+        values = index_paper(paper).get(_key(config))
+        if values:
+            found[variant.label] = values
+    return found
+
+
+@cache
+def index_paper(paper: str) -> dict[str, dict[str, Printed]]:
+    """The published cells of one paper's experiments, by the configuration of the run they speak of."""
+    from ncollapse.experiments import catalogue, publications
+
+    if paper not in publications.PAPERS:
+        return {}
+    printed = publications.load(paper)
+    index: dict[str, dict[str, Printed]] = {}
+    for experiment in catalogue.CATALOGUE.values():
+        if experiment.paper != paper or experiment.item not in printed:
+            continue
+        cells = printed[experiment.item].cells
+        for point in experiment.grid():
+            values = index.setdefault(_key(point.recipe.to_dict()), {})
+            for cell in cells:
+                if all(point.keys.get(name) == value for name, value in cell.where.items()):
+                    values.setdefault(cell.field, Printed(cell.value, f"{paper} {experiment.item}"))
+    return index
+
+
+def _key(config: dict[str, Any]) -> str:
+    body = {name: value for name, value in config.items() if name not in ("name", "seed")}
+    return json.dumps(body, sort_keys=True, default=str)
