@@ -316,6 +316,16 @@ def _read_best(folder: RunFolder, best: dict[str, Any]) -> dict[str, Tensor]:
     return checkpoint.unpack(_best_path(folder, best).read_bytes())[0] if best["epoch"] else {}
 
 
+def _predict(problem: Problem | None) -> dict[str, Any] | None:
+    """The theory's prediction, where there is a problem and its optimum is known in closed form."""
+    if problem is None:
+        return None
+    try:
+        return predict(problem).to_dict()
+    except ValueError:  # no closed form: the certificate still bounds the distance to the optimum
+        return None
+
+
 def _finish(run: Training) -> dict[str, Any]:
     """Weights, the selected epoch measured in full, what the figures need, and last of all the summary."""
     recipe, folder = run.recipe, run.folder
@@ -331,7 +341,7 @@ def _finish(run: Training) -> dict[str, Any]:
         run.world.broadcast(dict(run.model.state_dict()))
     summary: dict[str, Any] = {"status": "finished", "run_id": recipe.run_id, "epoch": run.epoch}
     summary |= {"epochs": recipe.optim.epochs, "selected_epoch": selected, "certificate": None, "reason": None}
-    summary |= {"prediction": None if run.problem is None else predict(run.problem).to_dict(), "traceback": None}
+    summary |= {"prediction": _predict(run.problem), "traceback": None}
     arrays: dict[str, Tensor] = {}
     for name, batches in run.feed.measured.items():
         features, labels = run.extract(batches)
