@@ -73,7 +73,22 @@ def expand(
         return points
     if seeds < 1:
         raise ValueError(f"seeds={seeds}: at least one is needed")
-    return [Point({**p.keys, "seed": seed}, p.recipe.override(seed=seed)) for p in points for seed in range(seeds)]
+    return [Point({**p.keys, "seed": seed}, adjust(p.recipe, seed=seed)) for p in points for seed in range(seeds)]
+
+
+def adjust(recipe: Recipe, **changes: Any) -> Recipe:
+    """A recipe with dotted keys changed, double underscores for dots; every part checks itself.
+
+    (`Recipe.override` reads the whole recipe anew, which a list of all grids would feel.)
+
+    >>> from ncollapse.train import recipes
+    >>> adjust(recipes.get("digits"), optim__lr=0.1, seed=3).optim.lr
+    0.1
+    """
+    for key, value in changes.items():
+        part, _, name = key.partition("__")
+        recipe = replace(recipe, **{part: replace(getattr(recipe, part), **{name: value}) if name else value})
+    return recipe
 
 
 def select(points: list[Point], only: dict[str, tuple[str, ...]], name: str) -> list[Point]:
@@ -128,6 +143,6 @@ def shorten(recipe: Recipe, epochs: int) -> Recipe:
         raise ValueError(f"epochs={epochs}: at least one is needed")
     share = epochs / recipe.optim.epochs
     schedule = recipe.schedule
-    milestones = [m if m < 1 else max(1.0, round(m * share)) for m in schedule.milestones]
+    milestones = tuple(m if m < 1 else max(1, round(m * share)) for m in schedule.milestones)
     period = None if schedule.period is None else max(1, round(schedule.period * share))
-    return recipe.override(optim__epochs=epochs, schedule__milestones=milestones, schedule__period=period)
+    return adjust(recipe, optim__epochs=epochs, schedule__milestones=milestones, schedule__period=period)

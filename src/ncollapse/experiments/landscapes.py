@@ -21,7 +21,7 @@ PANELS: dict[str, tuple[str, dict[str, float]]] = {
 
 def compute_panels(points: int = 40) -> dict[str, Any]:
     """The landscape of every panel: W a simplex ETF of K = 10 unit rows, 0 < s <= 6, 0 <= theta <= pi / 2."""
-    from ncollapse.theory import landscape
+    from ncollapse.theory.landscape import landscape
 
     norms, angles = np.linspace(0.1, 6, points), np.linspace(0, np.pi / 2, points)
     return {

@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import math
+import shlex
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -97,7 +98,7 @@ def _round(value: Any) -> Any:
 def _files(runs: Iterable[RunRecord]) -> Iterable[tuple[str, bytes]]:
     for record in runs:
         yield f"{record.run_id}/config.json", _dump(record.config)
-        yield f"{record.run_id}/env.json", _dump(record.env)
+        yield f"{record.run_id}/env.json", _dump(_scrub(record.env))
         yield f"{record.run_id}/summary.json", _dump(record.summary)
         lines = "".join(json.dumps(row) + "\n" for row in thin(record.history)).encode()
         yield f"{record.run_id}/history.jsonl.gz", gzip.compress(lines, mtime=0)
@@ -107,6 +108,15 @@ def _files(runs: Iterable[RunRecord]) -> Iterable[tuple[str, bytes]]:
         rebalanced = record.path / "rebalanced.json"
         if rebalanced.is_file():
             yield f"{record.run_id}/rebalanced.json", rebalanced.read_bytes()
+
+
+def _scrub(env: dict[str, Any]) -> dict[str, Any]:
+    """The environment without the machine's own paths: of each absolute path in the command its last part."""
+    words = shlex.split(str(env.get("command", "")))
+    words = [Path(word).name if word.startswith("/") else word for word in words]
+    if words and words[0] in ("cli.py", "__main__.py"):
+        words[0] = "ncollapse"
+    return {**env, "command": shlex.join(words)}
 
 
 def compute_gram(record: RunRecord, limit: int = 20) -> dict[str, Any] | None:

@@ -117,7 +117,7 @@ class _Slot(threading.Thread):
         return False
 
     def _start(self) -> None:
-        environment = dict(os.environ)
+        environment = {**os.environ, "NCOLLAPSE_COMMAND": json.dumps(sys.argv)}
         if self.gpus:
             seen = environment.get("CUDA_VISIBLE_DEVICES")
             names = seen.split(",") if seen else [str(i) for i in range(self.gpus)]

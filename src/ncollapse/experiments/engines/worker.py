@@ -14,6 +14,7 @@ from ncollapse.experiments.engines.job import Job, execute
 
 def main() -> None:
     """Carry out jobs until standard input closes, even in the middle of a run: then the sweep is gone."""
+    sys.argv[:] = json.loads(os.environ.get("NCOLLAPSE_COMMAND", "null")) or sys.argv  # runs record what the user ran
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints must not mix with the events
     waiting: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
