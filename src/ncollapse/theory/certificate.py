@@ -190,7 +190,7 @@ def _dual_value(
         from scipy.optimize import minimize_scalar
 
         found = minimize_scalar(lambda s: -value(s), bounds=(0.0, largest), method="bounded", options={"xatol": 1e-9})
-        best = max(best, -float(found.fun))
+        best = max(best, value(0.0), -float(found.fun))
     return best
 
 

@@ -1,0 +1,95 @@
+"""`ncollapse certify`: how far a trained last layer is from the global optimum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from ncollapse import console
+from ncollapse.metrics.files import read_arrays
+from ncollapse.theory import Certificate, certify
+
+WIDTH = 100  # columns that hold every row
+
+
+@dataclass(frozen=True)
+class Args:
+    """Bound from below what any last layer could reach, and say how far this one is above.
+
+    FILE is a .npz or .safetensors file with the arrays features [N, d], labels [N], weight [K, d] and, where the
+    classifier has one, bias [K], the threshold of z = W h - b. Give the loss and the decays of the training.
+    """
+
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """The file of arrays."""
+    weight_decay: float
+    """lambda_W of lambda_W/2 |W|^2, the decay of the classifier."""
+    feature_decay: float
+    """lambda_H of lambda_H/2 |H|^2, summed over the samples (of a batch, with --batch-size)."""
+    loss: Literal["ce", "bce", "ls", "mse"] = "bce"
+    """The loss, averaged over samples and summed over classes."""
+    bias_decay: float = 0.0
+    """lambda_b of lambda_b/2 |b|^2."""
+    batch_size: float | None = None
+    """The batches that the feature decay acted on; without it, on all samples at once."""
+    features: Literal["free", "relu"] = "free"
+    """Compare with all features, or only with non-negative ones, which is tighter."""
+    alpha: float | None = None
+    """The smoothing of ls (default 0.1), or with --M the weight of the target in mse."""
+    M: float | None = None
+    """The target of mse, with --alpha."""
+    kappa: float | None = None
+    """The weight of the target in mse, with --beta."""
+    beta: float | None = None
+    """The target of mse, with --kappa."""
+    json: bool = False
+    """Print one JSON object instead of the table."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the verb."""
+    args = tyro.cli(Args, args=argv, prog="ncollapse certify", config=(tyro.conf.FlagCreatePairsOff,))
+    arrays = read_arrays(args.file)
+    if "weight" not in arrays:
+        raise ValueError(f"{args.file}: weight [K, d] missing; a certificate needs the classifier")
+    params = {"alpha": args.alpha, "M": args.M, "kappa": args.kappa, "beta": args.beta}
+    certificate = certify(
+        **arrays,
+        loss=args.loss,
+        weight_decay=args.weight_decay,
+        feature_decay=args.feature_decay,
+        bias_decay=args.bias_decay,
+        batch_size=args.batch_size,
+        features_model=args.features,
+        **{name: value for name, value in params.items() if value is not None},
+    )
+    if args.json:
+        console.print_json(certificate.to_dict())
+    else:
+        show(certificate)
+    return 0
+
+
+def show(certificate: Certificate) -> None:
+    """Print a certificate as a table."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    model = "non-negative" if certificate.features_model == "relu" else "any"
+    rows = (
+        ("objective", f"{certificate.objective:.9g}", f"of this last layer, {certificate.num_samples} samples"),
+        ("  mean loss", f"{certificate.data_loss:.9g}", "the rest are the decays"),
+        ("lower bound", f"{certificate.lower_bound:.9g}", f"no last layer with {model} features is below"),
+        ("gap", f"{certificate.gap:.3e}", f"{certificate.relative_gap:.3%} of the objective"),
+        ("dual norm", f"{certificate.dual_norm:.6g}", "at a critical point: at most 1 means globally optimal"),
+    )
+    for row in rows:
+        table.add_row(*row)
+    screen = console.console()
+    # lines stay whole: a narrow terminal wraps them, a file keeps them
+    screen.print(table, width=max(screen.width, WIDTH), crop=False, no_wrap=True, soft_wrap=True)
