@@ -22,7 +22,7 @@ def load_npz(path: Path, split: str) -> Dataset:
         raise FileNotFoundError(f"no file {path}")
     prefix = "" if split == "train" else "test_"
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             if f"{prefix}images" not in file or f"{prefix}labels" not in file:
                 raise ValueError(
                     f"{path} needs the arrays {prefix}images and {prefix}labels for the split {split!r}; "

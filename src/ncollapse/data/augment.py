@@ -137,7 +137,7 @@ def normalise(x: Tensor, mean: Sequence[float], std: Sequence[float], dtype: tor
     scale = torch.tensor(std, device=x.device).reshape(shape)
     if x.dtype == torch.uint8:
         center, scale = center * 255, scale * 255
-    return ((x.float() - center) / scale).to(dtype)
+    return x.to(torch.float32, copy=True).sub_(center).div_(scale).to(dtype)
 
 
 def resize(x: Tensor, size: int) -> Tensor:

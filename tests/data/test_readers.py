@@ -1,0 +1,260 @@
+"""Readers of files made here: what is right is read, what is wrong is refused with the reason."""
+
+import gzip
+import pickle
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from ncollapse.data import INFO, Dataset, load
+from ncollapse.data.cifar import load_cifar, read_pickle
+from ncollapse.data.idx import DIGITS, load_idx, read_idx
+
+
+def idx_bytes(array):
+    return b"\x00\x00\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_idx_round_trip(tmp_path, zipped):
+    images = np.random.default_rng(0).integers(0, 256, (20, 28, 28), dtype=np.uint8)
+    labels = np.arange(20, dtype=np.uint8) % 10
+    for name, array in (("t10k-images-idx3-ubyte", images), ("t10k-labels-idx1-ubyte", labels)):
+        raw = idx_bytes(array)
+        (tmp_path / (name + ".gz" * zipped)).write_bytes(gzip.compress(raw) if zipped else raw)
+    data = load_idx(tmp_path, "test", "mnist", DIGITS)
+    assert np.array_equal(data.images[:, 0], images)
+    assert np.array_equal(data.labels, labels)
+    with pytest.raises(FileNotFoundError, match="train-images-idx3-ubyte"):
+        load_idx(tmp_path, "train", "mnist", DIGITS)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda raw: raw[:-1], "truncated: shape .* needs 45 bytes, it has 44"),
+        (lambda raw: raw[:10], "its header alone takes 16"),
+        (lambda raw: raw + b"x", "too long"),
+        (lambda raw: b"", "starts with nothing"),
+        (lambda raw: b"\x00\x00\x0d" + raw[3:], "no idx file"),
+        (lambda raw: gzip.compress(raw)[:-9], "truncated gzip"),
+    ],
+)
+def test_broken_idx_is_refused(tmp_path, change, match):
+    path = tmp_path / "file"
+    path.write_bytes(change(idx_bytes(np.ones((5, 3, 3), np.uint8))))
+    with pytest.raises(ValueError, match=match):
+        read_idx(path)
+
+
+def test_mnist_of_the_wrong_size_is_refused(tmp_path):
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    (folder / "train-images-idx3-ubyte").write_bytes(idx_bytes(np.ones((5, 28, 28), np.uint8)))
+    (folder / "train-labels-idx1-ubyte").write_bytes(idx_bytes(np.ones(5, np.uint8)))
+    with pytest.raises(ValueError, match=r"must hold 60000 images .* the files hold 5"):
+        load("mnist", tmp_path)
+
+
+def write_cifar(folder, protocol, count=4):
+    rng = np.random.default_rng(0)
+    batch = {b"data": rng.integers(0, 256, (count, 3072), dtype=np.uint8), b"fine_labels": [0, 1, 2, 1][:count]}
+    (folder / "train").write_bytes(pickle.dumps(batch, protocol=protocol))
+    (folder / "meta").write_bytes(pickle.dumps({b"fine_label_names": [b"apple", b"baby", b"bear"]}, protocol=protocol))
+    return batch
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4])
+def test_cifar_is_read_whatever_the_protocol(tmp_path, protocol):
+    batch = write_cifar(tmp_path, protocol)
+    data = load_cifar(tmp_path, "train", "cifar100")
+    assert np.array_equal(data.images.reshape(4, -1), batch[b"data"])
+    assert data.labels.tolist() == [0, 1, 2, 1]
+    assert data.classes == ("apple", "baby", "bear")
+
+
+def test_cifar_of_python_2(tmp_path):
+    # what cPickle of Python 2 wrote: byte strings, and numpy's old module name
+    raw = bytes(range(12))
+    parts = [
+        b"\x80\x02}U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R",
+        b"(K\x01K\x03K\x04\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb",
+        b"\x89U\x0c" + raw + b"tbs.",
+    ]
+    path = tmp_path / "batch"
+    path.write_bytes(b"".join(parts))
+    found = read_pickle(path)
+    assert np.array_equal(found["data"], np.frombuffer(raw, np.uint8).reshape(3, 4))
+
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_a_malicious_pickle_is_not_run(tmp_path):
+    write_cifar(tmp_path, 2)
+    victim = tmp_path / "victim"
+    (tmp_path / "train").write_bytes(pickle.dumps({b"data": Evil(victim)}))
+    with pytest.raises(ValueError, match=r"io\.open.*refused, nothing was run"):
+        load_cifar(tmp_path, "train", "cifar100")
+    assert not victim.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (np.array([{"a": 1}], dtype=object), "array of type"),
+        (np.ones(3), "array of type"),
+        (np.random.default_rng(0), "refused"),
+        (complex(1, 2), "builtins.complex"),
+        (eval, "builtins.eval"),
+    ],
+)
+def test_only_bytes_come_in(tmp_path, content, match):
+    path = tmp_path / "file"
+    path.write_bytes(pickle.dumps({b"data": content}, protocol=2).replace(b"__builtin__", b"builtins"))
+    with pytest.raises(ValueError, match=match):
+        read_pickle(path)
+
+
+@pytest.mark.parametrize("raw", [b"", b"hello", b"\x80\x02}", b"\x80\x04K\x01.", b"\x80\x02(cos\nsystem\nS'true'\no."])
+def test_broken_pickles_are_refused(tmp_path, raw):
+    path = tmp_path / "file"
+    path.write_bytes(raw)
+    with pytest.raises(ValueError, match=str(path)):
+        read_pickle(path)
+
+
+def test_a_truncated_batch_is_refused(tmp_path):
+    write_cifar(tmp_path, 2)
+    path = tmp_path / "train"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="damaged or truncated"):
+        load_cifar(tmp_path, "train", "cifar100")
+
+
+def test_digits_are_split_once_and_for_all():
+    train, test = load("digits"), load("digits", split="test")
+    assert (len(train), len(test)) == (INFO["digits"].train, INFO["digits"].test)
+    assert train.images.dtype == torch.uint8
+    assert int(train.images.max()) == 255
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    whole = torch.cat([train.images, test.images]).double().mul(16 / 255).round().sort(0).values
+    assert torch.equal(whole[:, 0], torch.from_numpy(bunch.images).sort(0).values)
+    assert torch.equal(
+        torch.bincount(torch.cat([train.labels, test.labels])), torch.bincount(torch.tensor(bunch.target))
+    )
+
+
+@pytest.mark.parametrize("shape", [(6, 3, 5, 4), (6, 5, 4), (6, 5, 4, 3)])
+def test_npz_images(tmp_path, shape):
+    images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    np.savez(
+        tmp_path / "a.npz", images=images, labels=np.arange(6) % 2, test_images=images, test_labels=np.arange(6) % 3
+    )
+    data = load(f"npz:{tmp_path / 'a.npz'}")
+    assert data.shape == (1 if len(shape) == 3 else 3, 5, 4)
+    assert data.num_classes == 3
+    test = load(f"npz:{tmp_path / 'a.npz'}", split="test")
+    assert test.labels.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_npz_vectors_and_names(tmp_path):
+    vectors = np.random.default_rng(0).normal(size=(4, 7))
+    np.savez(tmp_path / "a.npz", images=vectors, labels=[0, 1, 1, 0], classes=["cat", "dog"])
+    data = load(f"npz:{tmp_path / 'a.npz'}")
+    assert data.images.dtype == torch.float32
+    assert data.classes == ("cat", "dog")
+    with pytest.raises(ValueError, match="test_images and test_labels"):
+        load(f"npz:{tmp_path / 'a.npz'}", split="test")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "match"),
+    [
+        ({"images": np.ones((3, 2)), "labels": np.ones(3)}, "whole numbers"),
+        ({"images": np.ones((3, 2)), "labels": np.ones(4, int)}, r"labels must be int64 \[3\]"),
+        ({"images": np.full((3, 2), np.nan), "labels": np.ones(3, int)}, "NaN"),
+        ({"images": np.ones((3, 2)), "labels": np.array([-1, 0, 1])}, "0..1; they span -1..1"),
+        ({"images": np.ones((3, 2), int), "labels": np.ones(3, int)}, "uint8 or floating point"),
+        ({"pictures": np.ones(3)}, "it has pictures"),
+    ],
+)
+def test_npz_that_does_not_fit_is_refused(tmp_path, arrays, match):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(ValueError, match=match):
+        load(f"npz:{tmp_path / 'a.npz'}")
+
+
+def test_no_npz_at_all(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"PK\x03\x04nonsense")
+    with pytest.raises(ValueError, match="no npz file"):
+        load(f"npz:{tmp_path / 'a.npz'}")
+    with pytest.raises(FileNotFoundError):
+        load(f"npz:{tmp_path / 'b.npz'}")
+
+
+@pytest.mark.parametrize(("geometry", "cosine"), [("etf", -1 / 3), ("orthogonal", 0.0)])
+def test_gaussian_means_have_their_geometry(geometry, cosine):
+    data = load(f"gaussian:num_classes=4,dim=8,per_class=50,geometry={geometry},std=0.0")
+    means = torch.stack([data.images[data.labels == k].mean(0) for k in range(4)])
+    expected = torch.full((4, 4), cosine).fill_diagonal_(1.0)
+    assert torch.allclose(means @ means.T, expected, atol=1e-5)
+
+
+def test_gaussian_noise_and_splits():
+    name = "gaussian:num_classes=3,dim=5,per_class=4000,test_per_class=7,std=0.5,seed=9"
+    train, test = load(name), load(name, split="test")
+    assert train.counts() == (4000,) * 3
+    assert test.counts() == (7,) * 3
+    spread = torch.cat([train.images[train.labels == k] - train.images[train.labels == k].mean(0) for k in range(3)])
+    assert abs(float(spread.std()) - 0.5) < 0.01
+    assert torch.equal(load(name).images, train.images)
+    assert not torch.equal(train.images[:7], test.images[:7])
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("gaussian:size=3", "no option 'size'"),
+        ("gaussian:dim=two", "dim must be a int"),
+        ("gaussian:dim=2", "dim >= 9"),
+        ("gaussian:geometry=cube", "geometry"),
+        ("imagenette", "no data set 'imagenette'"),
+        ("npz:", "no data set 'npz:'"),
+    ],
+)
+def test_unknown_names_and_options(name, match):
+    with pytest.raises(ValueError, match=match):
+        load(name)
+
+
+def test_a_missing_data_set_says_where_it_goes(tmp_path, monkeypatch):
+    monkeypatch.delenv("NCOLLAPSE_DATA", raising=False)
+    with pytest.raises(FileNotFoundError, match=r"cifar-10-batches-py"):
+        load("cifar10", tmp_path)
+    with pytest.raises(ValueError, match="NCOLLAPSE_DATA"):
+        load("cifar10")
+    with pytest.raises(ValueError, match="split must be"):
+        load("digits", split="validation")
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "match"),
+    [
+        (torch.zeros(2, 3, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), "images must be"),
+        (torch.zeros(2, 3), torch.zeros(2), "labels must be int64"),
+        (torch.zeros(2, 3), torch.tensor([0, 5]), "0..1"),
+    ],
+)
+def test_a_data_set_checks_itself(images, labels, match):
+    with pytest.raises(ValueError, match=match):
+        Dataset(images, labels, ("a", "b"), "toy", "train")
