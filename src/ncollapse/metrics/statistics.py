@@ -53,23 +53,10 @@ class ClassStatistics:
         if waits or not isinstance(labels, Tensor) or labels.device != device:
             index = check_labels(labels, len(rows)).to(device)
         else:
-            index = _check_shape(labels, len(rows))
-        known = (index >= 0) & (index < self.num_classes)
-        finite = torch.isfinite(rows).all(1)
+            index = check_shape(labels, len(rows))
         if waits:
-            _refuse(index[~known], int((~finite).sum()), self.num_classes)
-        wrong = torch.stack([(~known).sum(), (~finite).sum()]).to(torch.float64)
-        good = (known & finite).to(torch.float64)
-        rows = torch.where(good[:, None] > 0, rows, 0.0)
-        marks = torch.zeros(len(rows), self.num_classes, dtype=torch.float64, device=device)
-        marks.scatter_(1, index.clamp(0, self.num_classes - 1)[:, None], good[:, None])
-        counts = marks.sum(0)
-        means = marks.T @ rows / counts.clamp_min(1.0)[:, None]
-        residuals = rows - marks @ means
-        squares = marks.T @ residuals.square().sum(1)
-        self._combine(
-            {"counts": counts, "means": means, "scatter": residuals.T @ residuals, "squares": squares, "refused": wrong}
-        )
+            refuse(rows, index, self.num_classes)
+        self._combine(summarise(rows, index, self.num_classes))
         return self
 
     def merge(self, other: ClassStatistics) -> ClassStatistics:
@@ -152,6 +139,34 @@ class ClassStatistics:
         return made
 
 
+def summarise(rows: Tensor, index: Tensor, num_classes: int, keep: Tensor | None = None) -> dict[str, Tensor]:
+    """The state of one batch: float64 rows [B, d], int64 index [B]; nothing waits for the device.
+
+    Samples with a wrong label, NaN or Inf are counted as refused and left out; where `keep` [B] is False they are left
+    out silently.
+    """
+    known = (index >= 0) & (index < num_classes)
+    finite = torch.isfinite(rows).all(1)
+    wrong = torch.stack([~known, ~finite])
+    good = known & finite
+    if keep is not None:
+        wrong, good = wrong & keep, good & keep
+    good = good.to(torch.float64)[:, None]
+    rows = torch.where(good > 0, rows, 0.0)
+    marks = torch.zeros(len(rows), num_classes, dtype=torch.float64, device=rows.device)
+    marks.scatter_(1, index.clamp(0, num_classes - 1)[:, None], good)
+    counts = marks.sum(0)
+    means = marks.T @ rows / counts.clamp_min(1.0)[:, None]
+    residuals = rows - marks @ means
+    return {
+        "counts": counts,
+        "means": means,
+        "scatter": residuals.T @ residuals,
+        "squares": marks.T @ residuals.square().sum(1),
+        "refused": wrong.sum(1).to(torch.float64),
+    }
+
+
 def combine(left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, Tensor]:
     """The state of two sets of samples together."""
     counts = left["counts"] + right["counts"]
@@ -168,14 +183,18 @@ def combine(left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, Tens
     }
 
 
-def _check_shape(labels: Tensor, count: int) -> Tensor:
+def check_shape(labels: Tensor, count: int) -> Tensor:
+    """Labels as int64 [count], judged by their shape and type alone: their values stay on the device."""
     if labels.ndim != 1 or len(labels) != count or labels.is_floating_point() or labels.dtype == torch.bool:
         return check_labels(labels, count)  # raises, and says why
     return labels.detach().to(torch.int64)
 
 
-def _refuse(wrong: Tensor, broken: int, num_classes: int) -> None:
-    if len(wrong):
-        raise ValueError(f"labels: expected integers 0..{num_classes - 1}, got {int(wrong[0])}")
+def refuse(rows: Tensor, index: Tensor, num_classes: int) -> None:
+    """Raise for labels out of range, NaN and Inf."""
+    known = (index >= 0) & (index < num_classes)
+    if not bool(known.all()):
+        raise ValueError(f"labels: expected integers 0..{num_classes - 1}, got {int(index[~known][0])}")
+    broken = int((~torch.isfinite(rows).all(1)).sum())
     if broken:
         raise ValueError(f"features: NaN or Inf in {broken} rows of the batch")
