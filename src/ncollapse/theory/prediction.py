@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PHASES = ("collapsed", "mean-only", "centred", "saturated", "orthogonal-frame")
 METHODS = ("closed", "numerical")
+SIZES = ("num_samples", "num_classes", "dim", "counts", "empty_classes")  # of the sample, which no theory predicts
 
 
 class Configuration(NamedTuple):
@@ -167,7 +168,7 @@ class Prediction:
         if not name.startswith("_"):
             from ncollapse.metrics import Measurement
 
-            if name in Measurement.__dataclass_fields__:
+            if name in Measurement.__dataclass_fields__ and name not in SIZES:
                 return getattr(self.measurement, name)
         raise AttributeError(f"a Prediction has no {name!r}")
 

@@ -242,6 +242,8 @@ def _name(loss: SeparableLoss, k: int, mu: float, beta: float, bias: float, relu
     point = _visit(loss, k, mu, beta, relu)
     if saturated:
         c = k * (point.lift + bias) + point.c
+        if relu and point.a > 0 and abs(c) <= point.a * (1 + 1e-13):  # on the border, as MSE without a bias always is
+            return State("orthogonal-frame", point.a, c, bias, beta)
         return State("saturated" if point.a > 0 else "mean-only", point.a, c, bias, beta)
     phase = "collapsed" if point.a == 0 else "orthogonal-frame" if relu else "centred"
     return State(phase, point.a, point.c, bias, beta)
