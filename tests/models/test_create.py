@@ -1,5 +1,8 @@
 """One contract for every network; published numbers of parameters; features of any dimension."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -173,3 +176,17 @@ def test_trunks_start_as_torchvisions_do(name):
 def test_impossible_networks_are_refused(options, match):
     with torch.device("meta"), pytest.raises(ValueError, match=match):
         create(**{"name": "resnet18", "num_classes": 10, **options})
+
+
+def test_the_documented_table_is_true():
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    rows = re.findall(r"^\| `(\S+)` \| (\d+) \| (\w+) \| ([\d ]+) \| ([\d ]*) \|$", text, re.MULTILINE)
+    assert [row[0] for row in rows] == list(NAMES)
+    with torch.device("meta"):
+        for name, features, kind, small, large in rows:
+            network = create(name, 10)
+            assert (network.num_features, network.feature_kind) == (int(features), kind)
+            assert count_parameters(network) == int(small.replace(" ", ""))
+            if large.strip():
+                stem = {"image_size": 224} if name == "vit-small" else {"stem": "imagenet"}
+                assert count_parameters(create(name, 1000, **stem)) == int(large.replace(" ", ""))
