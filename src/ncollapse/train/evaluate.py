@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ncollapse.heads import Head
 from ncollapse.metrics import Measurement, collect, measure
+from ncollapse.models import Network
 from ncollapse.theory import Certificate, Problem, certify
 from ncollapse.train.distributed import World
 from ncollapse.train.objective import autocast
@@ -18,16 +19,18 @@ from ncollapse.train.step import Captured
 EVAL_BATCH = 2048
 
 
-class Batches(Sized, Iterable[tuple[Tensor, Tensor]], Protocol):
-    """Re-iterable batches (x, y)."""
+class Batches(Protocol):
+    """Batches (x, y) that can be gone through again and again."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]: ...
 
 
 class Extractor:
     """model.features over a split: [N, d] in float32 on the device, with the labels; captured in a graph on a GPU."""
 
-    def __init__(self, model: nn.Module, precision: str, world: World, *, pool: Any = None, compile: bool = False):
+    def __init__(self, model: Network, precision: str, world: World, *, pool: Any = None, compile: bool = False):
         self.model, self.precision, self.world, self.pool = model, precision, world, pool
-        self.features = torch.compile(model.features) if compile else model.features
+        self.features: Callable[[Tensor], Tensor] = torch.compile(model.features) if compile else model.features
         self.graphs: dict[torch.Size, Captured] = {}
 
     @torch.no_grad()
@@ -55,7 +58,7 @@ class Extractor:
     def _work(self, x: Tensor) -> Tensor:
         with autocast(x.device, self.precision):
             features = self.features(x)
-        return features.float()  # type: ignore[no-any-return]
+        return features.float()
 
 
 def split_evenly(samples: int) -> int:

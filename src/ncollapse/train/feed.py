@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,32 +11,22 @@ from typing import Any
 import torch
 
 from ncollapse import data
-from ncollapse.data import Dataset, DeviceLoader, EvalLoader
 from ncollapse.models import Network, create
 from ncollapse.theory import Problem
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Batches, split_evenly
 from ncollapse.train.recipe import Recipe
 
+Samples = data.Dataset | data.FolderDataset
 _seeding = threading.Lock()
 
 
-@dataclass(frozen=True)
-class Splits:
-    """The samples of a run."""
-
-    train: Dataset
-    test: Dataset
-    validation: Dataset | None
-
-
-def load_splits(recipe: Recipe, root: str | Path | None) -> Splits:
+def load_splits(recipe: Recipe, root: str | Path | None) -> dict[str, Samples]:
     """Read, hold out the validation share, take the subset, shuffle labels: in this order, each seeded."""
     spec = recipe.data
-    train, test = data.load(spec.name, root, "train"), data.load(spec.name, root, "test")
-    validation = None
+    train, splits = load(spec.name, root, "train"), {"test": load(spec.name, root, "test")}
     if spec.validation:
-        train, validation = data.validation_split(train, spec.validation, seed=spec.seed)
+        train, splits["validation"] = data.validation_split(train, spec.validation, seed=spec.seed)
     if spec.samples_per_class is not None:
         train = data.samples_per_class(train, spec.samples_per_class, seed=spec.seed)
     elif spec.per_class_counts is not None:
@@ -46,22 +37,27 @@ def load_splits(recipe: Recipe, root: str | Path | None) -> Splits:
         train = data.long_tail(train, spec.long_tail, seed=spec.seed)
     if spec.random_labels:
         train = data.random_labels(train, seed=spec.seed)
-    return Splits(train, test, validation)
+    return {"train": train, **splits}
+
+
+def load(name: str, root: str | Path | None, split: str) -> Any:
+    """`data.load`; what it returns is in memory or in files, and every subset keeps that."""
+    return data.load(name, root, split)
 
 
 @dataclass(frozen=True)
 class Feed:
     """Training batches, and every split in order for measuring."""
 
-    train: DeviceLoader
-    measured: dict[str, Batches]
+    train: data.DeviceLoader | data.FolderLoader
+    measured: Mapping[str, Batches]
     counts: tuple[int, ...]
     num_classes: int
     shape: tuple[int, ...]
 
 
-def make_feed(recipe: Recipe, splits: Splits, world: World) -> Feed:
-    """Loaders that keep the samples on the device, in the precision and layout the network wants there."""
+def make_feed(recipe: Recipe, splits: dict[str, Samples], world: World) -> Feed:
+    """Loaders, in the precision and layout the network wants; samples that fit stay on the device."""
     cuda = world.device.type == "cuda"
     form: dict[str, Any] = {
         "normalise": data.NORMALISATION.get(recipe.data.name),
@@ -73,15 +69,15 @@ def make_feed(recipe: Recipe, splits: Splits, world: World) -> Feed:
         "rank": world.rank,
         "world_size": world.size,
     }
-    train = splits.train.to(world.device)
-    loader = DeviceLoader(
-        train, recipe.optim.batch_size, augment=recipe.augment, seed=recipe.seed, drop_last=False, **form
+    train = splits["train"]
+    counts = train.counts()
+    if isinstance(train, data.Dataset):
+        splits = {**splits, "train": train.to(world.device)}  # one copy for training and measuring
+    loader = data.train_loader(
+        splits["train"], recipe.optim.batch_size, augment=recipe.augment, seed=recipe.seed, drop_last=False, **form
     )
-    parts = {"train": train, "test": splits.test, "validation": splits.validation}
-    measured: dict[str, Batches] = {
-        name: EvalLoader(part, split_evenly(len(part)), **form) for name, part in parts.items() if part is not None
-    }
-    return Feed(loader, measured, train.counts(), train.num_classes, loader.shape)
+    measured = {name: data.eval_loader(part, split_evenly(len(part)), **form) for name, part in splits.items()}
+    return Feed(loader, measured, counts, train.num_classes, loader.shape)
 
 
 def build_model(recipe: Recipe, feed: Feed, world: World) -> tuple[Network, Problem | None]:
@@ -106,7 +102,7 @@ def build_model(recipe: Recipe, feed: Feed, world: World) -> tuple[Network, Prob
             weights=spec.weights,
         )
     if world.device.type == "cuda":
-        model = model.to(world.device, memory_format=torch.channels_last)
+        model.to(world.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if world.size > 1:
-            model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+            model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     return model, recipe.problem(**counts, features=model.feature_kind)  # type: ignore[arg-type]

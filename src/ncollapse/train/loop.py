@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from ncollapse.models import Network
 from ncollapse.theory import Problem, predict
 from ncollapse.train import checkpoint, optimiser
 from ncollapse.train.backend import own_stream, switches
@@ -109,7 +110,7 @@ class Training:
     folder: RunFolder
     world: World
     feed: Feed
-    model: nn.Module
+    model: Network
     problem: Problem | None
     optimiser: torch.optim.Optimizer
     step: EagerStep
@@ -150,7 +151,7 @@ def _prepare(
     if compile is None:
         alone = threading.current_thread() is threading.main_thread()
         compile = graph and alone and recipe.optim.epochs * feed.train.steps >= COMPILE_FROM_STEPS
-    objective: nn.Module = Objective(
+    objective = Objective(
         model,
         recipe.loss.make().to(world.device),
         recipe.decays,
@@ -160,8 +161,7 @@ def _prepare(
     )
     if compile:
         objective.features = torch.compile(model.features)
-    if world.size > 1:
-        objective = nn.parallel.DistributedDataParallel(objective)
+    minimised = objective if world.size == 1 else nn.parallel.DistributedDataParallel(objective)
     solver = optimiser.make(recipe.optim, model)
     tally = Tally(world.device)
     pool = torch.cuda.graph_pool_handle() if graph else None
@@ -171,9 +171,9 @@ def _prepare(
     model.train()
     if graph:
         sizes = {len(y): (x, y) for x, y in (feed.train.prepare(1, i) for i in {0, feed.train.steps - 1})}
-        step: EagerStep = GraphStep(objective, solver, recipe.optim, tally, list(sizes.values()), pool)
+        step: EagerStep = GraphStep(minimised, solver, recipe.optim, tally, list(sizes.values()), pool)
     else:
-        step = (SearchStep if searches else EagerStep)(objective, solver, recipe.optim, tally)
+        step = (SearchStep if searches else EagerStep)(minimised, solver, recipe.optim, tally)
     training = Training(recipe, folder, world, feed, model, problem, solver, step, tally, extract)
 
     saved = checkpoint.read_latest(folder.checkpoints) if world.first else None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from ncollapse.heads import decay
 from ncollapse.losses import Loss
+from ncollapse.models import Network
 from ncollapse.train.recipe import DecaySpec
 
 
@@ -20,7 +23,7 @@ class Objective(nn.Module):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Network,
         loss: Loss,
         decays: DecaySpec,
         *,
@@ -31,7 +34,7 @@ class Objective(nn.Module):
         super().__init__()
         self.model, self.loss, self.decays = model, loss, decays
         self.precision, self.weight_decay, self.world = precision, weight_decay, world
-        self.features = model.features
+        self.features: Callable[[Tensor], Tensor] = model.features
         self.decayed = decays.weight > 0 or decays.feature > 0 or decays.bias > 0
 
     def forward(self, x: Tensor, y: Tensor, size: int | None = None) -> tuple[Tensor, Tensor]:
@@ -40,7 +43,7 @@ class Objective(nn.Module):
             features = self.features(x)
         features = features.float()
         logits = self.model.head(features)
-        loss = self.loss(logits, y)
+        loss: Tensor = self.loss(logits, y)
         share = 1.0 if size is None else len(x) * self.world / size
         if share != 1.0:
             loss = loss * share if share else logits.sum()

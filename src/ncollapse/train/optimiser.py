@@ -28,17 +28,17 @@ def make(spec: OptimSpec, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def lay_out(optimiser: torch.optim.Optimizer, spec: OptimSpec) -> None:
-    """Give every parameter the zero state that its first step would make: checkpoints and graphs then know all tensors."""
+    """Give every parameter the zero state that its first step would make, so that all tensors are known before it."""
+    if spec.name == "sgd":
+        names: tuple[str, ...] = ("momentum_buffer",) if spec.momentum else ()
+    else:
+        names = ("exp_avg", "exp_avg_sq")
     for group in optimiser.param_groups:
         for p in group["params"]:
-            zeros = {"memory_format": torch.preserve_format}
-            if spec.name == "sgd":
-                if spec.momentum:
-                    optimiser.state[p]["momentum_buffer"] = torch.zeros_like(p, **zeros)
-            else:
+            for name in names:
+                optimiser.state[p][name] = torch.zeros_like(p, memory_format=torch.preserve_format)
+            if spec.name != "sgd":
                 optimiser.state[p]["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
-                optimiser.state[p]["exp_avg"] = torch.zeros_like(p, **zeros)
-                optimiser.state[p]["exp_avg_sq"] = torch.zeros_like(p, **zeros)
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

@@ -19,9 +19,9 @@ def digits(loss: str = "bce", seed: int = 0) -> Recipe:
         data=DataSpec("digits"),
         model=ModelSpec("mlp-small"),
         loss=LossSpec(loss),
-        optim=OptimSpec("adamw", lr=2e-3, epochs=60, batch_size=64),
-        schedule=ScheduleSpec("cosine", min_lr=1e-5),
-        decays=DecaySpec(5e-4, 5e-4, 5e-4),
+        optim=OptimSpec("sgd", lr=0.1, epochs=60, batch_size=64),
+        schedule=ScheduleSpec("step", milestones=(0.8, 0.92)),
+        decays=DecaySpec(5e-3, 5e-3, 1e-2),
         seed=seed,
     )
 

@@ -73,7 +73,7 @@ class SearchStep(EagerStep):
             losses.append(loss)
             return total  # type: ignore[no-any-return]
 
-        self.optimiser.step(evaluate)
+        self.optimiser.step(evaluate)  # type: ignore[arg-type]
         self.tally.add(losses[0], size)
 
 
