@@ -38,6 +38,9 @@ def sweep(
     An interrupt or a crash of any process leaves folders that the same call resumes: each run keeps a checkpoint and a
     lock that ends with its process.
     """
+    carry_out = get(engine)
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs={jobs}: at least one run at a time is needed")
     emit = progress or (lambda event: None)
     chosen = list({recipe.run_id: recipe for recipe in take_share(recipes, index)}.values())
     folder = Path(out)
@@ -54,7 +57,7 @@ def sweep(
         root = None if data_root is None else str(data_root)
         todo.append(Job(recipe.run_id, recipe.to_dict(), str(folder), root, device, deterministic, deadline))
     if todo:
-        get(engine)(todo, jobs, emit)
+        carry_out(todo, jobs, emit)
     return [_read_back(folder, recipe) for recipe in chosen]
 
 

@@ -25,10 +25,7 @@ LIVES = 5
 def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]], None]) -> None:
     """Carry out the jobs in worker processes, `workers` at a time (default: one per GPU, else one per core)."""
     gpus = _count_gpus(jobs)
-    count = workers or gpus or os.cpu_count() or 1
-    if count < 1:
-        raise ValueError(f"jobs={workers}: at least one worker is needed")
-    count = min(count, len(jobs))
+    count = min(workers or gpus or os.cpu_count() or 1, len(jobs))
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
     for job in jobs:
         waiting.put(job)

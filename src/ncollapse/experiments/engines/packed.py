@@ -18,8 +18,6 @@ PACK = 4
 
 def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]], None]) -> None:
     """Carry out the jobs in threads, `workers` at a time (default 4)."""
-    if workers is not None and workers < 1:
-        raise ValueError(f"jobs={workers}: at least one is needed")
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
     for job in jobs:
         waiting.put(job)

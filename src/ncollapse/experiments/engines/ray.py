@@ -25,8 +25,6 @@ def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]
     except ImportError as error:
         raise ImportError("the ray engine needs Ray: pip install 'ncollapse[ray]'") from error
 
-    if workers is not None and workers < 1:
-        raise ValueError(f"jobs={workers}: at least one is needed")
     started = not ray.is_initialized()
     if started:
         address = os.environ.get("RAY_ADDRESS")

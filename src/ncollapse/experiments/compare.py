@@ -1,0 +1,90 @@
+"""The main job: the same network under several losses, optimisers and seeds, each run once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ncollapse.experiments.comparison import Finding, compare_runs
+from ncollapse.experiments.runs import RunRecord
+from ncollapse.experiments.sweep import sweep
+
+if TYPE_CHECKING:
+    from ncollapse.train import Recipe
+
+LEARNING_RATES = {"sgd": 0.01, "adam": 0.001, "adamw": 0.001, "lbfgs": 0.01}
+"""The papers' rates, for optimisers that are not the recipe's own."""
+
+
+def compare(
+    recipes: Sequence[Recipe],
+    out: str | Path,
+    *,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+    **options: Any,
+) -> tuple[list[RunRecord], list[Finding]]:
+    """Run what is not finished yet and lay the results side by side; `options` go to `sweep`.
+
+    A run that fails is recorded with its reason while the others go on; an interrupt leaves folders that the same call
+    continues.
+    """
+    records = sweep(recipes, out, progress=progress, **options)
+    return records, compare_runs(records)
+
+
+def plan(
+    data: str = "digits",
+    losses: Sequence[str] = ("ce", "bce"),
+    optimisers: Sequence[str] = (),
+    seeds: int = 3,
+    recipe: str | None = None,
+    epochs: int | None = None,
+) -> list[Recipe]:
+    """The recipes of a comparison: losses x optimisers x seeds 0 to `seeds` - 1, all else equal.
+
+    `recipe` names the settings they share (a name or a file); by default the small network for digits and for arrays,
+    and bce-vs-ce's AdamW setting for images. Without `optimisers` the recipe's own is used; for another one the rate is
+    the papers' (0.01 for SGD and L-BFGS, 0.001 for Adam and AdamW).
+
+    >>> [r.loss.name for r in plan(losses=("ce", "bce"), seeds=1)]
+    ['ce', 'bce']
+    """
+    if seeds < 1:
+        raise ValueError(f"seeds must be at least 1, got {seeds}")
+    if not losses:
+        raise ValueError("losses is empty: give at least one, such as ce bce")
+    for optimiser in optimisers:
+        if optimiser not in LEARNING_RATES:
+            raise ValueError(f"optimisers: {optimiser!r} is none of {', '.join(LEARNING_RATES)}")
+    planned = []
+    for loss in dict.fromkeys(losses):
+        base = choose_recipe(data, loss, recipe)
+        if epochs is not None:
+            from ncollapse.experiments.experiment import shorten
+
+            base = shorten(base, epochs)
+        for optimiser in dict.fromkeys(optimisers) or [base.optim.name]:
+            own = optimiser == base.optim.name
+            lr = base.optim.lr if own else LEARNING_RATES[optimiser]
+            tuned = base.override(optim__name=optimiser, optim__lr=lr)
+            planned += [tuned.override(seed=seed) for seed in range(seeds)]
+    return planned
+
+
+def choose_recipe(data: str, loss: str, recipe: str | None) -> Recipe:
+    """The recipe that the runs of one loss share."""
+    from ncollapse.train import Recipe, recipes
+    from ncollapse.train.recipe import LossSpec
+
+    small = data in ("digits", "gaussian") or data.startswith("npz:")
+    name = recipe or ("digits" if small else "bce-vs-ce/setting-2")
+    if name.endswith((".toml", ".json")):
+        base = Recipe.from_file(name)
+    elif name.startswith(("digits", "bce-vs-ce/setting")):
+        choices = {} if name == "digits" else {"data": data}
+        base = recipes.get(name, loss=loss, **choices)
+    else:
+        base = recipes.get(name)
+    spec = base.loss if base.loss.name == loss else LossSpec(loss)
+    return base.replace(loss=spec).override(data__name=data)
