@@ -21,7 +21,7 @@ CUDA_NUMBERS = 1 << 27  # 1 GB: large products, and a few dozen launches for a m
 class Source:
     """Something that can be read in chunks of (float64 features [c, d], int64 labels [c]) as often as needed."""
 
-    read: Callable[[int], Iterator[Chunk]]
+    read: Callable[[int], Iterator[Chunk]]  # rows a chunk -> chunks; each overwrites the features of the one before
     dim: int
     device: torch.device
     num_classes: int | None  # largest label + 1 where all labels are known, None for batches not read yet
@@ -61,9 +61,10 @@ def _open_arrays(features: Array, labels: Any) -> Source:
     index = check_labels(labels, count).to(device)
 
     def read(rows: int) -> Iterator[Chunk]:
+        buffer = _make_buffer(min(rows, count), features.shape[1], device)
         for start in range(0, count, rows):
-            stop = start + rows
-            yield to_float64(features[start:stop]), index[start:stop]
+            stop = min(start + rows, count)
+            yield fill(buffer[: stop - start], features[start:stop]), index[start:stop]
 
     return Source(read, features.shape[1], device, int(index.max()) + 1)
 
@@ -85,28 +86,26 @@ def _open_batches(batches: Any) -> Source:
     device = first[0].device if isinstance(first[0], Tensor) else torch.device("cpu")
 
     def read(rows: int) -> Iterator[Chunk]:
-        held: list[Chunk] = []  # small batches are joined: the work per chunk does not depend on how they were cut
+        # batches are cut and joined into full chunks: the work does not depend on how they came
+        buffer = _make_buffer(rows, dim, device)
+        held: list[Tensor] = []
         size = 0
         for batch in batches:
             features, labels = _check_batch(batch, dim)
-            for start in range(0, labels.shape[0], rows):
-                piece = to_float64(features[start : start + rows]).to(device)
-                target = labels[start : start + rows].to(device)
-                if size + len(target) > rows:
-                    yield _join(held)
+            start = 0
+            while start < len(labels):
+                stop = min(start + rows - size, len(labels))
+                fill(buffer[size : size + stop - start], features[start:stop])
+                held.append(labels[start:stop].to(device))
+                size += stop - start
+                start = stop
+                if size == rows:
+                    yield buffer, torch.cat(held)
                     held, size = [], 0
-                held.append((piece, target))
-                size += len(target)
-        if held:
-            yield _join(held)
+        if size:
+            yield buffer[:size], torch.cat(held)
 
     return Source(read, dim, device, None)
-
-
-def _join(held: list[Chunk]) -> Chunk:
-    if len(held) == 1:
-        return held[0]
-    return torch.cat([features for features, _ in held]), torch.cat([labels for _, labels in held])
 
 
 def _check_batch(batch: Any, dim: int | None = None) -> tuple[Array, Tensor]:
@@ -150,10 +149,24 @@ def check_labels(labels: Any, count: int) -> Tensor:
 
 
 def to_float64(features: Array) -> Tensor:
-    """A detached float64 tensor; numpy chunks (also memory-mapped ones) are read here, and only here."""
+    """A detached float64 tensor."""
     if isinstance(features, Tensor):
         return features.detach().to(torch.float64)
     return torch.from_numpy(np.array(features, dtype=np.float64))
+
+
+def fill(buffer: Tensor, features: Array) -> Tensor:
+    """Write features into float64 memory; of memory-mapped arrays only these rows are read."""
+    if isinstance(features, Tensor):
+        return buffer.copy_(features.detach())
+    if buffer.device.type == "cpu":
+        np.copyto(buffer.numpy(), features)
+        return buffer
+    return buffer.copy_(to_float64(features))
+
+
+def _make_buffer(rows: int, dim: int, device: torch.device) -> Tensor:
+    return torch.empty(rows, dim, dtype=torch.float64, device=device)
 
 
 def refuse_non_finite(source: Source, rows: int) -> None:

@@ -129,6 +129,6 @@ GROUPS = {
     "decisions": "Decisions (NC4)",
     "similarity": "Similarity of features",
     "scores": "Decision scores",
-    "imbalanced": "Imbalanced classes and non-negative features",
+    "imbalanced": "Imbalanced classes",
     "diagnostics": "Diagnostics",
 }

@@ -250,7 +250,7 @@ def warn_undefined(classes: int, empty: tuple[int, ...]) -> None:
     else:
         named = ", ".join(str(index) for index in empty[:10]) + (", ..." if len(empty) > 10 else "")
         reason = f"no sample of class {named}" if len(empty) == 1 else f"no sample of classes {named}"
-    warnings.warn(f"measure: {reason}; fields that compare all class means are NaN", stacklevel=4)
+    warnings.warn(f"measure: {reason}; fields that compare all class means are NaN", stacklevel=5)
 
 
 def pairs_of(matrix: Tensor) -> Values:

@@ -93,14 +93,19 @@ class NegativeScores:
 
     def _binned_quantiles(self) -> list[float]:
         below = np.cumsum(self._collapse_counts())
-        places = [level * (self.count - 1) for level in LEVELS]
-        bins = np.searchsorted(below, places, side="right")
-        result = []
-        for place, index in zip(places, bins):
+
+        def ranked(rank: int) -> float:  # the score with that many below it, to within its bin
+            index = int(np.searchsorted(below, rank, side="right"))
             before = int(below[index - 1]) if index else 0
-            share = (place - before + 0.5) / int(below[index] - before)
-            low, high = _edge(int(index)), _edge(int(index) + 1)
-            result.append(low + min(share, 1.0) * (high - low))
+            share = (rank - before + 0.5) / int(below[index] - before)
+            low, high = _edge(index), _edge(index + 1)
+            return low + share * (high - low)
+
+        result = []
+        for level in LEVELS:
+            place = level * (self.count - 1)
+            left, right = ranked(int(place)), ranked(min(int(place) + 1, self.count - 1))
+            result.append(left + (place - int(place)) * (right - left))
         return result
 
     def histogram(self, bins: int) -> tuple[Values, Counts]:

@@ -71,7 +71,7 @@ def sum_classes(source: Source, num_classes: int | None) -> ClassSums:
         marks = mark(labels, len(counts))
         sums.addmm_(marks.T, features)
         counts += marks.sum(0)
-    if len(counts) == 0:
+    if not bool(counts.any()):
         raise ValueError("features: no samples (N = 0); at least one is needed")
     if not bool(torch.isfinite(sums).all()):
         refuse_non_finite(source, rows)
@@ -122,17 +122,19 @@ def scan_samples(source: Source, first: ClassSums, classifier: Classifier | None
         scorer = _Scorer(classifier, first, global_mean)
         matrix = torch.cat([classifier.weight, filled]).T.contiguous()
     kept = _Kept()
-    for features, labels in source.read(source.rows(classes)):
+    gathered = torch.empty(source.rows(classes), source.dim, dtype=torch.float64, device=source.device)
+    for features, labels in source.read(len(gathered)):
         own = labels[:, None]
         products = features @ matrix
         norms = torch.linalg.vector_norm(features, dim=1)
-        shifted = features - global_mean
+        shifted = features.sub_(global_mean)  # in place: a chunk is ours until the next one
         distances = torch.linalg.vector_norm(shifted, dim=1)
         units = torch.zeros(len(labels), 2 * classes, dtype=torch.float64, device=source.device)
         units.scatter_(1, own, _invert(distances)[:, None]).scatter_(1, own + classes, _invert(norms)[:, None])
         unit_sums.addmm_(units.T, shifted)
         unit_weights += units.sum(0)
-        residuals = shifted.sub_(filled.index_select(0, labels))
+        torch.index_select(filled, 0, labels, out=gathered[: len(labels)])
+        residuals = shifted.sub_(gathered[: len(labels)])
         squared = torch.linalg.vector_norm(residuals, dim=1).square_()
         inside = residuals @ basis
         scatter.addmm_(inside.T, inside)

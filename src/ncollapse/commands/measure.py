@@ -1,0 +1,99 @@
+"""`ncollapse measure`: every number of the papers from a file of arrays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from ncollapse import console
+from ncollapse.metrics import FIELDS, GROUPS, Measurement, Spread, measure
+from ncollapse.metrics.files import read_arrays
+
+
+@dataclass(frozen=True)
+class Args:
+    """Measure how collapsed, compact and separable the features of a classifier are.
+
+    FILE is a .npz or .safetensors file with the arrays features [N, d], labels [N] and, for the numbers that need the
+    classifier, weight [K, d] and bias [K], the threshold of z = W h - b.
+    """
+
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """The file of arrays."""
+    numerical_rank: bool = False
+    """Also measure the numerical rank of each class's features."""
+    json: bool = False
+    """Print one JSON object instead of the table."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the verb."""
+    args = tyro.cli(Args, args=argv, prog="ncollapse measure", config=(tyro.conf.FlagCreatePairsOff,))
+    arrays = read_arrays(args.file)
+    show(measure(**arrays, numerical_rank=args.numerical_rank), as_json=args.json)
+    return 0
+
+
+def show(measurement: Measurement, *, as_json: bool = False) -> None:
+    """Print a measurement as a grouped table or as JSON."""
+    if as_json:
+        console.print_json(measurement.to_dict())
+        return
+    screen = console.console()
+    lines = {
+        row.name: (f"  {row.name}", text, fill_in(row.at_collapse, measurement.num_classes), row.meaning)
+        for row in FIELDS
+        if (text := write(getattr(measurement, row.name))) is not None
+    }
+    header = ("", "value", "at full collapse", "meaning")
+    widths = [max(len(line[column]) for line in (header, *lines.values())) for column in range(4)]
+    screen.print(lay_out(header, widths), style="bold", soft_wrap=True, highlight=False)
+    for group, title in GROUPS.items():
+        screen.print(title, style="bold", soft_wrap=True, highlight=False)
+        for row in FIELDS:
+            if row.group == group and row.name in lines:
+                screen.print(lay_out(lines[row.name], widths), soft_wrap=True, highlight=False, markup=False)
+    missing = [row.name for row in FIELDS if row.name not in (*lines, "empty_classes")]
+    if missing:
+        screen.print(f"\nnot measured: {', '.join(missing)}", soft_wrap=True)
+
+
+def lay_out(cells: tuple[str, ...], widths: list[int]) -> str:
+    """One line of the table; lines stay whole: a narrow terminal wraps them, a file keeps them."""
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip()
+
+
+def fill_in(at_collapse: str, num_classes: int) -> str:
+    """The value at full collapse with K put in."""
+    if num_classes < 2:
+        return at_collapse
+    rest = num_classes - 1
+    known = {"K/(2(K−1))": num_classes / (2 * rest), "−1/(K−1)": -1 / rest, "K/(K−1)": num_classes / rest, "K−1": rest}
+    for formula, value in known.items():
+        at_collapse = at_collapse.replace(formula, number(value))
+    return at_collapse
+
+
+def write(value: Any) -> str | None:
+    """A value as text, or None where it was not measured."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Spread):
+        if math.isnan(value.mean):
+            return None
+        return number(value.mean) if math.isnan(value.std) else f"{number(value.mean)} ± {number(value.std)}"
+    if isinstance(value, tuple):
+        shown = [f"{item:.4g}" for item in value[:3]]
+        return ", ".join(shown) + (", …" if len(value) > 3 else "") if value else None
+    return number(value)
+
+
+def number(value: float) -> str:
+    """At most six significant digits."""
+    return f"{value:.6g}"

@@ -1,0 +1,257 @@
+"""`NeuralCollapse`: the collapse metrics as a torchmetrics metric, one pass, any number of processes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from .batches import check_features, check_labels
+from .curves import draw_curves
+from .fields import FIELDS
+from .flat import flatten
+from .measurement import Measurement
+from .measuring import measure
+from .statistics import ClassStatistics, check_shape, combine, refuse, summarise
+
+BUFFERED_NUMBERS = 1 << 21  # 16 MB of features wait for one update of the statistics: few launches a batch on a GPU
+SIZES = ("num_classes", "dim")
+
+
+class OnePass(dict[str, Tensor]):
+    """Field name -> value; a field that one pass cannot give says so when it is asked for."""
+
+    def __missing__(self, name: str) -> Tensor:
+        if name in {row.name for row in FIELDS} | {"positive_score.std", "negative_score.std"}:
+            raise KeyError(
+                f"{name} is not here: it needs the classifier (compute(head=...)) or a second pass over the features "
+                "(metric.second_pass(batches, head=...), or ncollapse.measure)"
+            )
+        raise KeyError(name)
+
+
+class NeuralCollapse(Metric):
+    """Collapse metrics of features that come batch by batch, over `ClassStatistics` in float64.
+
+    Any split into batches, any order and any number of processes give the same numbers. `update` does not wait for a
+    GPU: wrong labels, NaN and Inf in tensors there are noticed by `compute`. `compute(head)` gives a dictionary of
+    scalar tensors: all fields of `measure` that class means, scatter and classifier determine (spreads by their mean,
+    as "positive_score.mean"). `accuracy` and whatever else looks at single samples takes another pass over the
+    features: `second_pass`.
+
+    Args:
+        num_classes: K.
+        dim: d, the width of the features.
+        kwargs: of `torchmetrics.Metric` (`process_group`, `dist_sync_on_step`, ...).
+
+    >>> import torch
+    >>> metric = NeuralCollapse(num_classes=3, dim=3)
+    >>> for _ in range(4):
+    ...     metric.update(torch.eye(3), torch.arange(3))
+    >>> metric.compute(head=torch.nn.Linear(3, 3))["nc1"]
+    tensor(0., dtype=torch.float64)
+    """
+
+    is_differentiable = False
+    higher_is_better = None
+    full_state_update = False
+    _buffer: _Buffer | None = None
+    _statistics: Tensor
+
+    def __init__(self, num_classes: int, dim: int, **kwargs: Any) -> None:
+        super().__init__(compute_with_cache=False, **kwargs)
+        self.num_classes, self.dim = num_classes, dim
+        zeros = _pack(ClassStatistics(num_classes, dim).state)
+        self.add_state("statistics", zeros, dist_reduce_fx=Merge(num_classes, dim), persistent=True)
+
+    def update(self, features: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
+        """Add a batch: features [B, d], integer labels [B]; samples where `mask` [B] is False do not count.
+
+        A distributed sampler repeats samples so that all ranks get as many; with S = len(dataset) samples, rank r of R
+        masks its j-th sample by r + j * R < S.
+        """
+        check_features(features)
+        if features.shape[1] != self.dim:
+            raise ValueError(f"features: expected [B, {self.dim}], got {tuple(features.shape)}")
+        device = self._statistics.device
+        if features.device != device:
+            raise ValueError(
+                f"features: on {features.device}, but the metric is on {device}; metric.to({str(features.device)!r}) "
+                "moves it"
+            )
+        index = check_shape(labels, len(features)) if device.type != "cpu" else check_labels(labels, len(features))
+        if mask is not None and (mask.shape != index.shape or mask.dtype != torch.bool):
+            raise ValueError(f"mask: expected bool [{len(index)}], got {mask.dtype} {tuple(mask.shape)}")
+        rows = features.detach()
+        if device.type == "cpu":
+            refuse(*((rows, index) if mask is None else (rows[mask], index[mask])), self.num_classes)
+        capacity = max(1, BUFFERED_NUMBERS // self.dim)
+        if self._buffer is None:
+            self._buffer = _Buffer(capacity, self.dim, device)
+        if self._buffer.size + len(rows) > capacity:
+            self._flush()
+        if len(rows) > capacity:
+            self._absorb(rows.to(torch.float64), index.to(device), None if mask is None else mask.to(device))
+        else:
+            self._buffer.add(rows, index, mask)
+
+    def _flush(self) -> None:
+        """Work off the buffer."""
+        if self._buffer is not None and self._buffer.size:
+            with torch.no_grad():
+                self._absorb(*self._buffer.take())
+
+    def _absorb(self, rows: Tensor, index: Tensor, mask: Tensor | None) -> None:
+        batch = summarise(rows, index, self.num_classes, keep=mask)
+        self._statistics = _pack(combine(_unpack(self._statistics, self.num_classes, self.dim), batch))
+
+    @property
+    def statistics(self) -> Tensor:
+        """The state: counts, squares, refused, means and scatter in one float64 vector, nothing left waiting."""
+        self._flush()
+        return self._statistics
+
+    @statistics.setter
+    def statistics(self, value: Tensor) -> None:
+        if not (value.is_floating_point() and value.dtype == torch.float64):
+            raise TypeError(f"statistics: expected float64, got {value.dtype}; lower precision has lost the numbers")
+        self._buffer = None
+        self._statistics = value
+
+    def class_statistics(self) -> ClassStatistics:
+        """The samples of this process so far, to save or to hand to `measure`."""
+        made = ClassStatistics(self.num_classes, self.dim, self.statistics.device)
+        made.state = _unpack(self.statistics, self.num_classes, self.dim)
+        return made
+
+    def compute(self, head: Any = None) -> OnePass:
+        """The fields that one pass determines, as float64 scalars; with a `head`, also those about the classifier."""
+        try:
+            found = measure(self.class_statistics(), head=head)
+        except Exception:
+            if self._is_synced and self._should_unsync:
+                self.unsync()  # torchmetrics leaves the gathered state in place when compute raises
+            raise
+        device = self.statistics.device
+        values = {name: value for name, value in flatten(found.to_dict()).items() if name not in SIZES}
+        numbers = torch.tensor(list(values.values()), dtype=torch.float64, device=device)
+        return OnePass(zip(values, numbers.unbind()))
+
+    def second_pass(self, batches: Any, head: Any = None, *, problem: Any = None) -> Measurement:
+        """Every field, from the features again: a re-iterable of the (features, labels) batches seen here.
+
+        Raises ValueError if they hold other samples a class than were seen.
+        """
+        found = measure(batches, num_classes=self.num_classes, head=head, problem=problem)
+        seen = tuple(self.class_statistics().counts.tolist())
+        if found.counts != seen:
+            raise ValueError(f"batches: hold {found.counts} samples a class, but this metric has seen {seen}")
+        return found
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Add a batch and return its own values; of a batch without all classes most are NaN, without a warning."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="measure: ")
+            return super().forward(*args, **kwargs)
+
+    def plot(self, val: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None) -> Any:
+        """A plotly figure of one result of `compute`, or of several as curves; without them, of the current one."""
+        results = self.compute() if val is None else val
+        return draw_curves([results] if isinstance(results, Mapping) else results)
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        self._buffer = None
+        super().reset()
+
+    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
+        """Add the samples of another metric, or of its state."""
+        super().merge_state(incoming_state)
+        self._update_count += incoming_state.update_count if isinstance(incoming_state, Metric) else 1
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> nn.Module:
+        # A module that holds this metric may go to bfloat16: the statistics follow to its device, never to its dtype.
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(fn(tensor.new_empty(0)).device) if tensor.dtype == torch.float64 else fn(tensor)
+
+        moved: nn.Module = super()._apply(move, exclude_state)
+        return moved
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        place = self._statistics.device
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.statistics = self._statistics.to(place)
+        self._update_count = max(self._update_count, 1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._flush()
+        state: dict[str, Any] = super().__getstate__()
+        return {**state, "_buffer": None}
+
+
+class _Buffer:
+    """Samples that wait for the next update of the statistics, copied: a network may overwrite its output."""
+
+    def __init__(self, capacity: int, dim: int, device: torch.device) -> None:
+        self.rows = torch.empty(capacity, dim, dtype=torch.float64, device=device)
+        self.index = torch.empty(capacity, dtype=torch.int64, device=device)
+        self.mask: Tensor | None = None
+        self.size = 0
+
+    def add(self, rows: Tensor, index: Tensor, mask: Tensor | None) -> None:
+        place = slice(self.size, self.size + len(rows))
+        self.rows[place].copy_(rows)
+        self.index[place].copy_(index, non_blocking=True)
+        if mask is not None and self.mask is None:
+            self.mask = torch.ones(len(self.index), dtype=torch.bool, device=self.index.device)
+        if self.mask is not None:
+            self.mask[place] = True if mask is None else mask
+        self.size = place.stop
+
+    def take(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What waits; valid until the next `add`."""
+        size, self.size = self.size, 0
+        return self.rows[:size], self.index[:size], None if self.mask is None else self.mask[:size]
+
+
+class Merge:
+    """Chan's merge of packed states [P, S], one row a process; a class, so that metrics can be pickled."""
+
+    def __init__(self, num_classes: int, dim: int) -> None:
+        self.num_classes, self.dim = num_classes, dim
+
+    def __call__(self, stack: Tensor) -> Tensor:
+        total = _unpack(stack[0], self.num_classes, self.dim)
+        for row in stack[1:]:
+            total = combine(total, _unpack(row, self.num_classes, self.dim))
+        return _pack(total)
+
+
+def _sizes(num_classes: int, dim: int) -> dict[str, tuple[int, ...]]:
+    return {
+        "counts": (num_classes,),
+        "squares": (num_classes,),
+        "refused": (2,),
+        "means": (num_classes, dim),
+        "scatter": (dim, dim),
+    }
+
+
+def _pack(state: dict[str, Tensor]) -> Tensor:
+    return torch.cat([state[name].reshape(-1) for name in ("counts", "squares", "refused", "means", "scatter")])
+
+
+def _unpack(packed: Tensor, num_classes: int, dim: int) -> dict[str, Tensor]:
+    shapes = _sizes(num_classes, dim)
+    lengths = [math.prod(shape) for shape in shapes.values()]
+    if packed.numel() != sum(lengths):
+        raise ValueError(
+            f"statistics: {packed.numel()} numbers do not fit {num_classes} classes in dimension {dim} ({sum(lengths)})"
+        )
+    parts = torch.split(packed, lengths)
+    return {name: part.reshape(shape) for part, (name, shape) in zip(parts, shapes.items())}

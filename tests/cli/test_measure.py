@@ -1,0 +1,107 @@
+"""`ncollapse measure FILE`."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import ncollapse as nc
+from ncollapse import cli
+from ncollapse.metrics import FIELDS
+
+
+@pytest.fixture
+def arrays():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 15)
+    features = (3 * np.eye(4, 6)[labels] + rng.normal(size=(60, 6))).astype(np.float32)
+    return {"features": features, "labels": labels, "weight": np.eye(4, 6), "bias": np.full(4, 0.5)}
+
+
+def run(capsys, *arguments):
+    code = cli.main(["measure", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+def test_json_is_the_measurement(tmp_path, arrays, capsys, kind):
+    file = tmp_path / f"features.{kind}"
+    if kind == "npz":
+        np.savez(file, **arrays)
+    else:
+        save_file({name: torch.from_numpy(array) for name, array in arrays.items()}, file)
+    code, out, err = run(capsys, file, "--json")
+    assert (code, err) == (0, "")
+    assert out.count("\n") == 1
+    expected = nc.measure(**arrays)
+    assert json.loads(out) == json.loads(expected.to_json())
+
+
+def test_the_table_names_every_field(tmp_path, arrays, capsys):
+    np.savez(tmp_path / "f.npz", **arrays)
+    code, out, _ = run(capsys, tmp_path / "f.npz", "--numerical-rank")
+    assert code == 0
+    lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
+    not_measured = out.split("not measured:")[1]
+    for row in FIELDS:
+        if row.name in ("bias_residual", "bias_residual_printed", "nc3_relu"):
+            assert row.name in not_measured
+        elif row.name != "empty_classes":
+            assert row.meaning in lines[row.name]
+    assert f"{nc.measure(**arrays).nc1:.6g}" in lines["nc1"]
+    assert "1.33333" in lines["cosine_margin"]
+
+
+def test_without_a_classifier(tmp_path, arrays, capsys):
+    np.savez(tmp_path / "f.npz", features=arrays["features"], labels=arrays["labels"])
+    code, out, _ = run(capsys, tmp_path / "f.npz")
+    assert code == 0
+    assert "accuracy" in out.split("not measured:")[1]
+
+
+def bad_files(tmp_path, arrays):
+    np.savez(tmp_path / "missing.npz", features=arrays["features"])
+    yield "missing.npz", "labels missing"
+    np.savez(tmp_path / "extra.npz", **arrays, logits=np.zeros(3))
+    yield "extra.npz", "unknown logits"
+    np.savez(tmp_path / "pickled.npz", features=arrays["features"], labels=np.array([{}] * 60, dtype=object))
+    yield "pickled.npz", "labels holds pickled objects"
+    np.savez(tmp_path / "bias.npz", **{name: arrays[name] for name in ("features", "labels", "bias")})
+    yield "bias.npz", "weight"
+    (tmp_path / "broken.npz").write_bytes(b"not an archive")
+    yield "broken.npz", "not a readable .npz"
+    (tmp_path / "broken.safetensors").write_bytes(b"no")
+    yield "broken.safetensors", "not a readable .safetensors"
+    with open(tmp_path / "single.npz", "wb") as file:
+        np.save(file, arrays["features"])
+    yield "single.npz", "single array"
+    (tmp_path / "x.csv").write_text("1,2")
+    yield "x.csv", ".npz or .safetensors"
+    np.savez(tmp_path / "labels.npz", features=arrays["features"], labels=arrays["labels"] * 1.0)
+    yield "labels.npz", "labels: expected integers"
+    yield "absent.npz", "no such file"
+
+
+def test_bad_files_are_one_plain_line_and_exit_code_2(tmp_path, arrays, capsys):
+    for name, words in bad_files(tmp_path, arrays):
+        code, out, err = run(capsys, tmp_path / name)
+        assert (code, out) == (2, ""), name
+        assert words in err, err
+        assert len(err.splitlines()) == 1
+        assert "Traceback" not in err
+
+
+def test_a_warning_goes_to_stderr_and_json_stays_clean(tmp_path, arrays):
+    labels = np.where(arrays["labels"] == 2, 1, arrays["labels"])
+    np.savez(tmp_path / "f.npz", **{**arrays, "labels": labels})
+    command = [sys.executable, "-m", "ncollapse.cli", "measure", str(tmp_path / "f.npz"), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["nc1"] is None
+    assert found["empty_classes"] == [2]
+    assert "no sample of class 2" in done.stderr

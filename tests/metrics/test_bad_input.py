@@ -1,0 +1,218 @@
+"""Bad input is an error that says what is wrong, or NaN with one warning; never a wrong number."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import ncollapse as nc
+from ncollapse.metrics import collect
+
+H = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(12) % 4
+W = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
+
+
+class Changing:
+    """Batches that differ from pass to pass, as augmentation makes them."""
+
+    def __init__(self, change_labels):
+        self.change_labels, self.passes = change_labels, 0
+
+    def __iter__(self):
+        self.passes += 1
+        noise = torch.randn(12, 3, generator=torch.Generator().manual_seed(self.passes))
+        yield (H, (Y + self.passes) % 3 + 0 * Y) if self.change_labels else (H + 0.1 * noise, Y)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((H, Y + 1, W), ["labels", "0..3", "4"]),
+        ((H, torch.where(Y == 0, -1, Y), W), ["labels", "-1", "row 0"]),
+        ((H, Y.float(), W), ["labels", "float32", "long"]),
+        ((H, torch.nn.functional.one_hot(Y), W), ["labels", "argmax"]),
+        ((H, Y > 1, W), ["labels", "bool"]),
+        ((H, Y[:-1], W), ["labels", "11", "12"]),
+        ((H, None, W), ["labels", "missing"]),
+        ((H[0], Y, W), ["features", "[N, d]", "(3,)"]),
+        ((H[:, :0], Y, W), ["features", "d >= 1"]),
+        ((H.to(torch.complex64), Y, W), ["features", "complex64"]),
+        ((np.array([["a"] * 3] * 12), Y, W), ["features", "real"]),
+        ((H[:0], Y[:0], W), ["features", "N = 0"]),
+        ((H, Y, W[:, :2]), ["weight", "[K, 3]", "(4, 2)"]),
+        ((H, Y, W[0]), ["weight", "(3,)"]),
+        ((H, Y, W, torch.zeros(3)), ["bias", "[4]", "(3,)"]),
+        ((H, Y, None, torch.zeros(4)), ["bias", "without weight"]),
+        ((H, Y, W * math.nan), ["weight", "NaN"]),
+        ((H, Y, W, torch.full((4,), math.inf)), ["bias", "Inf"]),
+        ((H, Y, W, None, 5), ["num_classes", "5", "4"]),
+        ((H, Y, None, None, 2), ["labels", "0..1", "3"]),
+        ((H, Y, None, None, 0), ["num_classes", "0"]),
+        (([], None, W), ["features", "N = 0"]),
+        (([(H[:0], Y[:0])], None, W), ["features", "N = 0"]),
+        (([H], None, W), ["features", "pair"]),
+        (([(H, Y), (H[:, :2], Y)], None, W), ["features", "2 columns", "3"]),
+        (([(H, Y + 1)], None, W), ["labels", "0..3", "4"]),
+        (([(H, -Y)], None, W), ["labels", "-1"]),
+        (([([1.0], Y)], None, W), ["features", "list"]),
+        (([(H, Y)], Y, W), ["features", "left out"]),
+        ((Changing(False), None, W), ["features", "second pass", "augmentation"]),
+    ],
+)
+def test_errors_name_the_argument_and_the_rule(arguments, words):
+    with pytest.raises(ValueError) as error:
+        nc.measure(*arguments)
+    assert str(error.value).startswith(words[0])
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_labels_that_change_between_passes_are_noticed():
+    with pytest.raises(ValueError, match="second pass"):
+        nc.measure(Changing(True), num_classes=3)
+
+
+def test_one_shot_iterators_are_refused_by_name():
+    with pytest.raises(TypeError, match="generator"):
+        nc.measure(pair for pair in [(H, Y)])
+    with pytest.raises(TypeError, match="zip"):
+        nc.measure(zip([H], [Y]))
+    with pytest.raises(TypeError, match="int"):
+        nc.measure(3)
+
+
+def test_a_head_and_a_weight_are_too_much():
+    with pytest.raises(ValueError, match=r"^head"):
+        nc.measure(H, Y, W, head=torch.nn.Linear(3, 4))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("batched", [False, True])
+def test_rows_with_nan_or_inf_are_named(bad, batched):
+    features = H.clone()
+    features[3, 1] = bad
+    features[9, 2] = bad
+    with pytest.raises(ValueError, match="rows 3, 9"):
+        nc.measure([(features[:5], Y[:5]), (features[5:], Y[5:])]) if batched else nc.measure(features, Y)
+
+
+def test_problem_about_other_classes():
+    with pytest.raises(ValueError, match=r"^problem"):
+        nc.measure(H, Y, W, problem=nc.Problem("bce", 5, per_class=1, weight_decay=1e-3, feature_decay=1e-3))
+
+
+def test_no_classifier_is_nan_without_a_warning():
+    m = nc.measure(H, Y)
+    for name in ("nc2", "nc3", "nc4", "accuracy", "uniform_accuracy", "weight_energy", "nc2_relu"):
+        assert math.isnan(getattr(m, name))
+    assert m.collapsed is None
+    assert math.isnan(m.positive_score.mean)
+    assert m.nc1 > 0
+
+
+def once(call):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = call()
+    assert len(caught) == 1
+    return result, str(caught[0].message), caught[0].filename
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_an_empty_class_is_nan_with_one_warning(batched):
+    labels = torch.where(Y == 2, 1, Y)
+    call = (lambda: nc.measure([(H, labels)], weight=W)) if batched else (lambda: nc.measure(H, labels, W))
+    m, message, filename = once(call)
+    assert "class 2" in message
+    assert filename == __file__
+    for name in ("nc1", "nc1_balanced", "nc1_quotient", "cdnv", "nc2_means", "nc3", "nc3_distance", "nc4", "nc2_relu"):
+        assert math.isnan(getattr(m, name)), name
+    for name in ("compactness", "distinctiveness", "distinctiveness_centred", "equinorm_means", "mean_orthogonality"):
+        assert math.isnan(getattr(m, name)), name
+    assert m.empty_classes == (2,)
+    assert m.counts == (3, 6, 0, 3)
+    assert math.isnan(m.class_accuracy[2])
+    assert math.isnan(m.mean_norms[2])
+    assert m.accuracy == pytest.approx(((H @ W.T).argmax(1) == labels).double().mean().item())
+    assert m.nc2 == nc.measure(H, Y, W).nc2
+    assert m.negative_score.count == 36
+    assert m.feature_energy == pytest.approx((H.double() ** 2).sum(1).mean().item())
+
+
+def test_a_single_class_is_nan_with_one_warning():
+    m, message, _ = once(lambda: nc.measure(H, Y * 0, W[:1]))
+    assert "single class" in message
+    for name in ("nc1", "nc2", "nc2_rank", "nc3", "cdnv", "uniform_accuracy", "compactness", "equiangle_weights"):
+        assert math.isnan(getattr(m, name)), name
+    assert m.negative_score.count == 0
+    assert m.accuracy == 1.0
+
+
+def test_an_empty_class_in_numerical_rank_is_nan():
+    m, _, _ = once(lambda: nc.measure(H, torch.where(Y == 2, 1, Y), num_classes=4, numerical_rank=True))
+    assert math.isnan(m.numerical_rank)
+
+
+def test_exactly_merged_means_give_nan_or_a_smaller_rank():
+    same = nc.measure(torch.ones(6, 3), torch.arange(6) % 2, W[:2])
+    assert same.means_rank == 0
+    assert math.isnan(same.nc1)
+    assert math.isnan(same.cdnv)
+    rows = torch.tensor([[1.0, 0, 0], [1.0, 0, 0.5], [0, 1.0, 0], [0, 1.0, 0.5], [1.0, 0, 0], [1.0, 0, 0.5]])
+    merged = nc.measure(rows, torch.tensor([0, 0, 1, 1, 2, 2]))
+    assert merged.means_rank == 1
+    assert merged.nc1 == pytest.approx(0.0, abs=1e-30)
+
+
+def test_zero_features_have_no_direction():
+    features = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    m = nc.measure(features, torch.tensor([0, 0, 1, 1]), torch.eye(2))
+    assert m.distinctiveness == pytest.approx(0.5)
+    assert all(math.isfinite(value) for value in (m.compactness, m.distinctiveness_centred, m.cosine_margin.mean))
+
+
+def test_class_statistics_refuse_bad_batches():
+    statistics = nc.ClassStatistics(4, 3)
+    for features, labels, words in (
+        (H, Y + 1, "0..3"),
+        (H, -Y, "-1"),
+        (H, Y.float(), "float"),
+        (H * math.nan, Y, "NaN"),
+        (H[:, :2], Y, r"\[B, 3\]"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            statistics.update(features, labels)
+    assert statistics.counts.sum() == 0
+    with pytest.raises(ValueError, match="N = 0"):
+        nc.measure(statistics)
+    with pytest.raises(ValueError, match="4 classes"):
+        statistics.merge(nc.ClassStatistics(5, 3))
+    with pytest.raises(ValueError, match="at least 1"):
+        nc.ClassStatistics(0, 3)
+
+
+def test_class_statistics_of_an_empty_class():
+    statistics = nc.ClassStatistics(4, 3).update(H, torch.where(Y == 2, 1, Y)).update(H[:0], Y[:0])
+    assert torch.isnan(statistics.means[2]).all()
+    m, message, _ = once(lambda: nc.measure(statistics, weight=W))
+    assert "class 2" in message
+    assert math.isnan(m.nc1)
+    assert math.isfinite(m.positive_score.mean)
+
+
+def test_a_file_that_is_not_statistics(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"means": torch.zeros(2, 2)}, tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match="not class statistics"):
+        nc.ClassStatistics.load(tmp_path / "x.safetensors")
+
+
+def test_collect_without_a_classifier():
+    snapshot = collect(H, Y)
+    assert snapshot.weight is None
+    assert snapshot.positive_score is None
+    assert set(snapshot.tensors()) == {"class_means", "counts", "features", "labels"}
