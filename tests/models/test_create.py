@@ -120,11 +120,13 @@ def test_vectors_go_through_a_perceptron():
 
 
 def test_features_keep_the_heads_precision():
-    network = create("resnet32", 4, image_size=8)
-    with torch.autocast("cpu", torch.bfloat16):
-        maps = network.forward_features(torch.randn(2, 3, 8, 8))
-        assert maps.dtype == torch.bfloat16
-        assert network.forward_head(maps, pre_logits=True).dtype == torch.float32
+    for linear in (None, 6):
+        network = create("resnet32", 4, image_size=8, feature_dim_linear=linear)
+        with torch.autocast("cpu", torch.bfloat16):
+            maps = network.forward_features(torch.randn(2, 3, 8, 8))
+            assert maps.dtype == torch.bfloat16
+            assert network.forward_head(maps, pre_logits=True).dtype == torch.float32
+            assert network.forward_head(maps).dtype == torch.float32
 
 
 def test_channels_last_gives_the_same():

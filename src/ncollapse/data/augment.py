@@ -130,11 +130,13 @@ def random_rotation(x: Tensor, degrees: float, generator: Generator) -> Tensor:
     return rotate(x, draw_rotation(len(x), degrees, generator))
 
 
-def normalise(x: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32) -> Tensor:
+def normalise(
+    x: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """(x / 255 - mean) / std of uint8 images, (x - mean) / std of floating point ones, channel by channel."""
     shape = (1, -1, *[1] * (x.ndim - 2))
-    center = torch.tensor(mean, device=x.device).reshape(shape)
-    scale = torch.tensor(std, device=x.device).reshape(shape)
+    center = torch.as_tensor(mean, dtype=torch.float32, device=x.device).reshape(shape)
+    scale = torch.as_tensor(std, dtype=torch.float32, device=x.device).reshape(shape)
     if x.dtype == torch.uint8:
         center, scale = center * 255, scale * 255
     return x.to(torch.float32, copy=True).sub_(center).div_(scale).to(dtype)

@@ -50,15 +50,15 @@ class _Source:
         self.labels = data.labels
         self.num_classes = dataset.num_classes
         self.channels, self.dtype = channels, dtype
-        self.mean, self.std = ([0.0], [1.0]) if normalise is None else normalise
+        mean, std = ([0.0], [1.0]) if normalise is None else normalise
+        self.mean, self.std = torch.tensor(mean, device=self.device), torch.tensor(std, device=self.device)
         self.memory_format = torch.channels_last if channels_last and dataset.is_image else torch.contiguous_format
         shape = tuple(self.images.shape[1:])
         self.shape = shape if channels is None else (channels, *shape[1:])
         """The shape of one input of the network."""
-        if len({len(self.mean), len(self.std)} | {1, self.shape[0]}) > 2 or len(self.mean) != len(self.std):
+        if len(mean) != len(std) or len(mean) not in (1, self.shape[0]):
             raise ValueError(
-                f"normalise must hold one mean and one std, or {self.shape[0]} of each; "
-                f"got {len(self.mean)} and {len(self.std)}"
+                f"normalise must hold one mean and one std, or {self.shape[0]} of each; got {len(mean)} and {len(std)}"
             )
 
     def finish(self, images: Tensor) -> Tensor:

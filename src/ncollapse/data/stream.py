@@ -31,7 +31,8 @@ Order = tuple[str, int | None]
 class FolderLoader:
     """Shuffled, augmented training batches of an image folder; see DeviceLoader for the arguments they share.
 
-    workers: decoding processes; 0 decodes in this one. The default is one for each core, 8 at most.
+    workers: decoding processes; 0 decodes in this one. The default is one for each core, 8 at most. As with all
+        processes that are not forked, a script that uses them needs its `if __name__ == "__main__":`.
     """
 
     def __init__(
@@ -178,7 +179,8 @@ class _Finish:
         self, normalisation: Normalisation | None, device: torch.device | str, dtype: torch.dtype, channels_last: bool
     ) -> None:
         self.device, self.dtype = torch.device(device), dtype
-        self.mean, self.std = ([0.0], [1.0]) if normalisation is None else normalisation
+        mean, std = ([0.0], [1.0]) if normalisation is None else normalisation
+        self.mean, self.std = torch.tensor(mean, device=self.device), torch.tensor(std, device=self.device)
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
 
     def __call__(self, images: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ class Network(nn.Module):
 
     forward(x) = head(features(x)); features(x) is the pooled vector [B, d] that enters the classifier, d being
     `num_features`. `feature_kind` is "relu" where these are averages of ReLU outputs, hence never negative, and "free"
-    where they may have any sign. Features are kept in the classifier's precision, also when the trunk runs in less.
+    where they may have any sign. Pooling, projection and classifier run in the classifier's precision, autocast or not.
     """
 
     def __init__(
@@ -47,10 +48,11 @@ class Network(nn.Module):
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Pool and project the trunk's output, then classify unless `pre_logits`."""
         dtype = self.head.weight.dtype
-        x = x.mean((2, 3), dtype=dtype) if x.ndim == 4 else x.to(dtype)
-        if self.projection is not None:
-            x = self.projection(x)
-        return x if pre_logits else self.head(x)
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.mean((2, 3), dtype=dtype) if x.ndim == 4 else x.to(dtype)
+            if self.projection is not None:
+                x = self.projection(x)
+            return x if pre_logits else self.head(x)
 
     def features(self, x: Tensor) -> Tensor:
         """The vectors [B, d] that enter the classifier."""
