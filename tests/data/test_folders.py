@@ -121,7 +121,9 @@ def test_evaluation_in_order(data):
 def test_the_loader_that_fits_is_chosen(data, monkeypatch):
     options = {"image_size": 8, "workers": 0}
     assert isinstance(train_loader(data, 6, **options), DeviceLoader)
-    assert isinstance(eval_loader(data, 6, **options), EvalLoader)
+    with monkeypatch.context() as patch:
+        patch.setattr(choose, "decode", None)  # decoded once, for training
+        assert isinstance(eval_loader(data, 6, **options), EvalLoader)
     assert isinstance(train_loader(data, 6, augment=Augment(resized_crop=0.1), **options), FolderLoader)
     monkeypatch.setattr(choose, "RESIDENT_BYTES", 100)
     assert isinstance(train_loader(data, 6, **options), FolderLoader)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ncollapse.data.augment import Augment
 from ncollapse.data.dataset import Dataset
@@ -12,6 +13,7 @@ from ncollapse.data.stream import FolderEvalLoader, FolderLoader
 
 RESIDENT_BYTES = 8 << 30
 CENTRE = {"imagenet": 224 / 256}
+_decoded: WeakKeyDictionary[FolderDataset, dict[int, Dataset]] = WeakKeyDictionary()
 
 
 def train_loader(
@@ -29,7 +31,7 @@ def train_loader(
         return DeviceLoader(dataset, batch_size, augment=augment, image_size=image_size, channels=channels, **options)
     size = _require_size(dataset, image_size, channels)
     if _fits(dataset, size) and not (augment and augment.resized_crop):
-        return DeviceLoader(decode(dataset, size, workers), batch_size, augment=augment, **options)
+        return DeviceLoader(_decode_once(dataset, size, workers), batch_size, augment=augment, **options)
     return FolderLoader(dataset, batch_size, augment=augment, image_size=size, workers=workers, **options)
 
 
@@ -47,8 +49,16 @@ def eval_loader(
         return EvalLoader(dataset, batch_size, image_size=image_size, channels=channels, **options)
     size, centre = _require_size(dataset, image_size, channels), CENTRE.get(dataset.name, 1.0)
     if _fits(dataset, size) and centre == 1.0:
-        return EvalLoader(decode(dataset, size, workers), batch_size, **options)
+        return EvalLoader(_decode_once(dataset, size, workers), batch_size, **options)
     return FolderEvalLoader(dataset, batch_size, image_size=size, centre=centre, workers=workers, **options)
+
+
+def _decode_once(dataset: FolderDataset, size: int, workers: int | None) -> Dataset:
+    """A training set is decoded for training and used again for measuring."""
+    sizes = _decoded.setdefault(dataset, {})
+    if size not in sizes:
+        sizes[size] = decode(dataset, size, workers)
+    return sizes[size]
 
 
 def _require_size(dataset: FolderDataset, image_size: int | None, channels: int | None) -> int:
