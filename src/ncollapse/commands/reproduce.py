@@ -113,7 +113,7 @@ def run_all(chosen: list[tuple[Experiment, list[Point]]], args: Args) -> list[Ru
 def show_results(chosen: list[tuple[Experiment, list[Point]]], records: list[RunRecord], args: Args) -> int:
     """Write the pages, print what came out, and say what is still open."""
     from ncollapse.console import print_json
-    from ncollapse.experiments import claims, page, verdicts
+    from ncollapse.experiments import claims, page
     from ncollapse.experiments.records import collect
 
     results: list[dict[str, Any]] = []
@@ -121,17 +121,18 @@ def show_results(chosen: list[tuple[Experiment, list[Point]]], records: list[Run
         lines = page_lines(experiment, points, records)
         said = claims.check(experiment, points, records)
         if experiment.protocol == "landscape":
-            from ncollapse.experiments.landscapes import write_landscape
+            from ncollapse.experiments import landscapes
 
-            pages = write_landscape(args.out, experiment)
+            pages = landscapes.write_landscape(args.out, experiment)
+            verdict, detail = landscapes.conclude()
         else:
             pages = page.write_page(args.out, experiment, lines, said)
-        verdict, detail = page.conclude(lines, said)
+            verdict, detail = page.conclude(lines, said)
         results.append(
             {"id": experiment.id, "verdict": verdict, "detail": detail, "page": str(pages[-1]), "lines": lines}
         )
         if not args.json:
-            print_lines(experiment, lines, verdicts)
+            print_lines(experiment, lines)
             print(f"{experiment.id}: {verdict}" + (f" ({detail})" if detail else "") + f"; page at {pages[-1]}")
     if args.records is not None:
         kept = collect(args.out, args.records)
@@ -156,7 +157,7 @@ def page_lines(experiment: Experiment, points: list[Point], records: list[RunRec
     return verdicts.compare(experiment, points, records)
 
 
-def print_lines(experiment: Experiment, lines: list[Any], verdicts: Any) -> None:
+def print_lines(experiment: Experiment, lines: list[Any]) -> None:
     """The table on the console, of what was run."""
     from rich.table import Table
 

@@ -41,12 +41,12 @@ QUANTITIES = (
 SAID = ("test.accuracy", "test.uniform_accuracy", "train.nc1")
 PREDICTED = ("positive_score", "negative_score", "bias", "weight_energy", "feature_energy", "nc1", "nc2", "nc3")
 SPEEDS = {
-    "accuracy_epoch": "first epoch, train accuracy 100 %",
-    "uniform_accuracy_epoch": "first epoch, uniform accuracy 100 %",
-    "nc1_epoch": "first epoch, NC1 < 0.1",
-    "log_nc1": "mean log10 NC1, epochs 1-20",
-    "log_nc2": "mean log10 NC2, epochs 1-20",
-    "log_nc3": "mean log10 NC3, epochs 1-20",
+    "accuracy_epoch": "epoch, accuracy 100 %",
+    "uniform_accuracy_epoch": "epoch, uniform 100 %",
+    "nc1_epoch": "epoch, NC1 < 0.1",
+    "log_nc1": "early mean log10 NC1",
+    "log_nc2": "early mean log10 NC2",
+    "log_nc3": "early mean log10 NC3",
 }
 
 
@@ -125,7 +125,7 @@ def say(finding: Finding) -> str:
     start = f"{name} ({seeds}): test accuracy {_rate(accuracy)}, uniform accuracy {_rate(uniform)}"
     reached, nc1 = finding.reached["nc1_epoch"], finding.speeds["nc1_epoch"]
     if reached == n:
-        start += f", NC1 below 0.1 from epoch {nc1.mean:.3g}"
+        start += f", NC1 below 0.1 by epoch {nc1.mean:.3g}{' on average' if n > 1 else ''}"
     elif reached:
         start += f", NC1 below 0.1 in {reached} of {n} runs"
     else:

@@ -163,7 +163,10 @@ def predict_field(point: Point, field: str) -> float | None:
     problem = point.recipe.problem(num_classes=classes)
     if problem is None:
         return None
-    value = getattr(predict(problem), name)
+    try:
+        value = getattr(predict(problem), name)
+    except ValueError:  # no closed form, as with fewer dimensions than classes
+        return None
     return float(value) if math.isfinite(value) else None
 
 

@@ -1,0 +1,118 @@
+"""ncollapse reproduce, from the command line to the page."""
+
+import json
+
+import pytest
+
+from ncollapse import cli
+from ncollapse.experiments.catalogue import CATALOGUE
+from ncollapse.experiments.experiment import Experiment, Point, adjust
+from ncollapse.experiments.records import unpack
+from ncollapse.experiments.runs import read_runs
+from ncollapse.train import recipes
+
+
+def grid():
+    """Two losses on a few digits."""
+    base = adjust(recipes.get("digits"), model__name="mlp-16", data__samples_per_class=10, optim__epochs=2)
+    return [Point({"data": "digits", "loss": name}, adjust(base, loss__name=name)) for name in ("ce", "bce")]
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    experiment = Experiment("ncollapse/toy", "a toy", grid, finals=("train.bias", "train.weight_energy"))
+    monkeypatch.setitem(CATALOGUE, "ncollapse/toy", experiment)
+    return "ncollapse/toy"
+
+
+def call(*words):
+    return cli.main(["reproduce", *map(str, words)])
+
+
+def test_runs_the_missing_and_writes_the_page(toy, tmp_path, capsys):
+    out = tmp_path / "runs"
+    common = (toy, "--out", out, "--engine", "packed", "--device", "cpu")
+    assert call(*common, "--only", "loss=bce") == 0
+    assert len(read_runs(out)) == 1
+    archive = tmp_path / "records.tar.gz"
+    assert call(*common, "--records", archive) == 0
+    captured = capsys.readouterr()
+    assert "skipped (finished)" in captured.err
+    assert "epoch 2/2" in captured.err
+    assert "runs: 2 finished" in captured.out
+    text = (out / "ncollapse-toy.md").read_text()
+    assert "loss bce | train.bias" in text
+    assert (out / "ncollapse-toy.html").read_text().startswith("<!doctype html>")
+    unpack(archive, tmp_path / "kept")
+    assert {r.status for r in read_runs(tmp_path / "kept")} == {"finished"}
+
+
+def test_prints_one_json_object(toy, tmp_path, capsys):
+    words = (toy, "--out", tmp_path, "--engine", "packed", "--device", "cpu", "--seeds", 2, "--epochs", 1, "--json")
+    assert call(*words) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert len(result["runs"]) == 4
+    assert set(result["runs"].values()) == {"finished"}
+    (experiment,) = result["experiments"]
+    energies = [line for line in experiment["lines"] if line["field"] == "train.weight_energy"]
+    assert [len(line["values"]) for line in energies] == [2, 2]
+    assert [line["epochs"] for line in energies] == [[1], [1]]
+
+
+def test_a_time_limit_exits_1_and_the_same_command_continues(toy, tmp_path, capsys):
+    words = (toy, "--out", tmp_path, "--engine", "packed", "--device", "cpu", "--only", "loss=ce", "--epochs", "60")
+    assert call(*words, "--time-limit", "0.2") == 1
+    assert "1 interrupted" in capsys.readouterr().out
+    assert call(*words) == 0
+
+
+def test_a_share_runs_its_part(toy, tmp_path):
+    assert call(toy, "--out", tmp_path, "--engine", "packed", "--device", "cpu", "--index", "2/2", "--epochs", "1") == 0
+    (record,) = read_runs(tmp_path)
+    assert record.loss == "bce"
+
+
+def test_the_plan_runs_nothing(tmp_path, capsys):
+    assert call("bce-vs-ce/table-11", "--only", "batch_size=64", "--out", tmp_path, "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "4 runs, about" in out
+    assert out.count(" new") == 4
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_is_plain_and_complete(tmp_path, capsys):
+    assert call("--list", "--out", tmp_path, "--data-root", tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines[1:-1]} == set(CATALOGUE)
+    row = next(line for line in lines if line.startswith("bce-vs-ce/table-11 "))
+    assert " 32 " in row
+    assert "data missing (mnist)" in row
+    assert call("--list", "--json", "--out", tmp_path, "--data-root", tmp_path) == 0
+    assert len(json.loads(capsys.readouterr().out)["experiments"]) == len(CATALOGUE)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no experiment named"),
+        (["bce-vs-ce/table-66"], "did you mean bce-vs-ce/table-6"),
+        (["bce-vs-ce/table-6", "--only", "model=vgg"], "model = resnet18, resnet50, densenet121"),
+        (["bce-vs-ce/table-6", "--index", "3"], "must be i/n"),
+        (["bce-vs-ce/table-6", "--jobs", "0"], "jobs=0"),
+        (["bce-vs-ce/table-6", "--seeds", "0"], "seeds=0"),
+        (["bce-vs-ce/table-6", "--epochs", "0"], "epochs=0"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(words, message, capsys, tmp_path):
+    assert call(*words, "--out", tmp_path / "runs") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_the_computed_figures_need_no_runs(tmp_path, capsys):
+    assert call("mse-landscape/figure-2", "--out", tmp_path) == 0
+    text = (tmp_path / "mse-landscape-figure-2.md").read_text()
+    assert "**reproduced**" in text
+    assert "mse-landscape/figure-2: reproduced (computed" in capsys.readouterr().out
+    assert (tmp_path / "mse-landscape-figure-2.html").stat().st_size > 10_000

@@ -1,0 +1,115 @@
+"""Comparisons of runs: how they are planned, grouped, paired and put into words."""
+
+import math
+
+import numpy as np
+import pytest
+
+from ncollapse.experiments.compare import choose_recipe, plan
+from ncollapse.experiments.comparison import compare_runs, to_dict
+from ncollapse.experiments.runs import read_runs
+from ncollapse.experiments.variants import group_runs, measured
+from reference.runs import write_comparison, write_grid, write_run
+
+
+def test_plan_crosses_losses_optimisers_and_seeds():
+    recipes = plan(losses=("ce", "bce", "ce"), optimisers=("sgd", "adamw"), seeds=2, epochs=5)
+    seen = [(r.loss.name, r.optim.name, r.seed) for r in recipes]
+    assert seen == [(a, b, s) for a in ("ce", "bce") for b in ("sgd", "adamw") for s in (0, 1)]
+    assert len({r.run_id for r in recipes}) == 8
+    assert {r.optim.epochs for r in recipes} == {5}
+    own = choose_recipe("digits", "ce", None).optim
+    rates = {"sgd": 0.01, "adamw": 0.001} | {own.name: own.lr}
+    assert {(r.optim.name, r.optim.lr) for r in recipes} == set(rates.items())
+
+
+def test_plan_takes_a_recipe_for_images_and_from_a_file(tmp_path):
+    assert plan("mnist", seeds=1)[0].model.name == "resnet18"
+    assert plan("cifar10", seeds=1, recipe="all-losses")[0].model.name == "wide-resnet50-2"
+    file = tmp_path / "mine.json"
+    file.write_text(choose_recipe("digits", "focal", None).override(loss__gamma=2.0).to_json())
+    planned = plan("digits", ("focal", "ce"), seeds=1, recipe=str(file))
+    assert [r.loss.gamma for r in planned] == [2.0, None]
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"seeds": 0}, "seeds"),
+        ({"losses": ()}, "losses"),
+        ({"optimisers": ("sgdd",)}, "sgdd"),
+        ({"losses": ("cee",)}, "cee"),
+    ],
+)
+def test_plan_names_what_is_wrong(changes, word):
+    with pytest.raises(ValueError, match=word):
+        plan(**changes)
+
+
+def test_findings_agree_with_the_records(tmp_path):
+    write_comparison(tmp_path, ("bce", "ce"), seeds=3)
+    records = read_runs(tmp_path)
+    ce, bce = compare_runs(records)
+    assert (ce.variant.label, bce.variant.label) == ("CE", "BCE")
+    assert ce.reference is None
+    assert bce.reference is not None
+    by_seed = {(r.loss, r.seed): r.summary["test"]["accuracy"] for r in records}
+    differences = [by_seed["bce", s] - by_seed["ce", s] for s in range(3)]
+    assert bce.differences["test.accuracy"].mean == pytest.approx(np.mean(differences))
+    assert bce.estimates["test.accuracy"].n == 3
+    biases = [r.summary["train"]["bias"]["mean"] for r in records if r.loss == "bce"]
+    assert bce.estimates["train.bias"].mean == pytest.approx(np.mean(biases))
+    assert bce.predictions["bias"] == 3.1
+    assert ce.speeds["nc1_epoch"].mean > bce.speeds["nc1_epoch"].mean
+    data = to_dict([ce, bce])
+    assert data[1]["reference"] == "CE"
+    assert data[1]["seeds"] == [0, 1, 2]
+
+
+def test_sentence_claims_no_more_than_the_interval(tmp_path):
+    write_comparison(tmp_path, seeds=3)
+    _, bce = compare_runs(read_runs(tmp_path))
+    clear = {key: d.clear for key, d in bce.differences.items()}
+    accuracy, uniform = bce.sentence.split("Against CE: ")[1].split("; ")[:2]
+    assert ("not distinguishable" in accuracy) == (not clear["test.accuracy"])
+    assert ("not distinguishable" in uniform) == (not clear["test.uniform_accuracy"])
+
+
+def test_one_seed_says_so(tmp_path):
+    write_comparison(tmp_path, seeds=1)
+    ce, bce = compare_runs(read_runs(tmp_path))
+    assert "one seed" in ce.sentence
+    assert "one shared seed gives no interval" in bce.sentence
+    assert "%" not in bce.sentence.split("Against CE")[1]
+
+
+def test_seeds_are_paired_and_losses_compared_within_their_context(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path, {"loss.name": "ce", "seed": seed})
+    for seed in (1, 2):
+        write_run(tmp_path, {"loss.name": "bce", "seed": seed})
+    write_run(tmp_path, {"loss.name": "bce", "optim.name": "sgd"})
+    found = {f.variant.label: f for f in compare_runs(read_runs(tmp_path))}
+    assert found["BCE · AdamW"].differences["test.accuracy"].n == 1
+    assert found["BCE · SGD"].reference is None
+
+
+def test_unfinished_and_failed_runs_do_not_count_beside_finished_ones(tmp_path):
+    write_run(tmp_path, {"seed": 0})
+    write_run(tmp_path, {"seed": 1}, status="failed", epochs_done=2)
+    write_run(tmp_path, {"loss.name": "bce"}, status="interrupted", epochs_done=4)
+    ce, bce = compare_runs(read_runs(tmp_path))
+    assert len(ce.variant.counted) == 1
+    assert bce.variant.provisional
+    assert "unfinished" in bce.sentence
+    record = bce.variant.counted[0]
+    assert measured(record, "train.nc1") == record.history[-1]["train"]["nc1"]
+    assert math.isnan(measured(record, "train.nothing"))
+
+
+def test_grid_of_sixty_is_told_apart_by_what_varies(tmp_path):
+    write_grid(tmp_path, epochs=2)
+    variants = group_runs(read_runs(tmp_path))
+    assert len(variants) == 60
+    assert len({v.label for v in variants}) == 60
+    assert "BCE · SGD · λb 0.05 · b₀ 10" in {v.label for v in variants}

@@ -1,0 +1,169 @@
+"""Published, ours, predicted: lines, tolerances and verdicts, on records made by hand."""
+
+import json
+import math
+
+import pytest
+
+from ncollapse.experiments import claims, page, publications
+from ncollapse.experiments.catalogue import CATALOGUE, find
+from ncollapse.experiments.experiment import adjust, expand, shorten
+from ncollapse.experiments.runs import RunRecord
+from ncollapse.experiments.verdicts import compare, group, sign, sum_up, tolerance
+
+
+def record(point, path, **train):
+    """A finished run of a point whose summary says `train`; numbers stand for means with spread 0.01."""
+    fields = {k: v if k in ("weight_energy", "nc1", "accuracy") else {"mean": v, "std": 0.01} for k, v in train.items()}
+    summary = {"status": "finished", "train": fields, "test": {}}
+    return RunRecord(path, str(path), point.recipe.to_dict(), {}, [], summary, "finished")
+
+
+def printed(table, point, **factors):
+    """The published numbers of a point, times factors."""
+    names = ("weight_energy", "positive_score", "negative_score", "bias")
+    return {n: table.find(f"train.{n}", **point.keys).value * factors.get(n, 1) for n in names}
+
+
+@pytest.fixture
+def table_11():
+    experiment = find("bce-vs-ce/table-11")
+    return experiment, publications.load("bce-vs-ce")["table-11"]
+
+
+def test_numbers_within_a_percent_are_reproduced(table_11, tmp_path):
+    experiment, table = table_11
+    points = expand(experiment, {"optimizer": ("adamw",), "batch_size": ("64",)})
+    records = [record(p, tmp_path / str(i), **printed(table, p, bias=1.009)) for i, p in enumerate(points)]
+    lines = compare(experiment, points, records)
+    judged = {(x.keys["loss"], x.field): x.verdict for x in lines}
+    assert judged["bce", "train.bias"] == "reproduced"
+    assert judged["ce", "train.weight_energy"] == "reproduced"
+    assert judged["bce", "alpha"] == "no bar"
+    assert sum_up(lines)[0] == "reproduced"
+    bias = next(x for x in lines if x.keys["loss"] == "bce" and x.field == "train.bias")
+    assert bias.deviation == pytest.approx(0.009)
+    assert bias.spread == pytest.approx(0.01)
+    assert bias.predicted == pytest.approx(2.5298, abs=1e-3)
+    alpha = next(x for x in lines if x.field == "alpha" and x.values)
+    assert alpha.ours == pytest.approx(alpha.published.value, abs=1e-3)
+
+
+def test_a_miss_that_keeps_the_order_is_in_direction(table_11, tmp_path):
+    experiment, table = table_11
+    points = expand(experiment, {"optimizer": ("adamw",), "batch_size": ("64",)})
+    near, far = ({"weight_energy": f} for f in (1.05, 0.3))
+    for factors, verdict in ((near, "reproduced in direction"), (far, "not reproduced")):
+        records = [
+            record(p, tmp_path / str(i), **printed(table, p, **(factors if p.keys["loss"] == "bce" else {})))
+            for i, p in enumerate(points)
+        ]
+        lines = compare(experiment, points, records)
+        found = next(x for x in lines if x.keys["loss"] == "bce" and x.field == "train.weight_energy")
+        assert found.verdict == verdict
+
+
+def test_sgd_has_five_percent_and_seeds_widen_the_bar(table_11, tmp_path):
+    experiment, table = table_11
+    (point,) = expand(experiment, {"optimizer": ("sgd",), "batch_size": ("64",), "loss": ("bce",)})
+    published = table.find("train.positive_score", **point.keys).value
+    line = next(x for x in compare(experiment, [point], []) if x.field == "train.positive_score")
+    assert tolerance(line) == pytest.approx(0.05 * published)
+    records = []
+    for seed, value in enumerate((published - 1, published, published + 1)):
+        recipe = adjust(point.recipe, seed=seed)
+        records.append(record(type(point)(point.keys, recipe), tmp_path / str(seed), positive_score=value))
+    line = next(x for x in compare(experiment, [point], records) if x.field == "train.positive_score")
+    assert len(line.values) == 3
+    assert tolerance(line) == pytest.approx(3.0)
+
+
+def test_the_row_that_drifts_has_no_bar(tmp_path):
+    experiment = find("bce-vs-ce/table-6")
+    table = publications.load("bce-vs-ce")["table-6"]
+    points = expand(experiment, {"optimizer": ("adamw",), "model": ("resnet18",)})
+    records = [record(p, tmp_path / str(i), **printed(table, p, bias=0.9)) for i, p in enumerate(points)]
+    lines = compare(experiment, points, records)
+    assert {x.verdict for x in lines if x.keys["loss"] == "bce" and x.values} == {"no bar"}
+    assert {x.verdict for x in lines if not x.values} == {"not run"}
+
+
+def test_runs_of_other_length_and_seed_belong_to_the_same_point():
+    points = find("bce-vs-ce/table-9").grid()
+    marks = {sign(p.recipe.to_dict()) for p in points}
+    assert len(marks) == 36
+    short = adjust(shorten(points[0].recipe, 40), seed=7)
+    assert sign(short.to_dict()) == sign(points[0].recipe.to_dict())
+    assert sign(adjust(short, optim__batch_size=64).to_dict()) not in marks
+
+
+def test_unfinished_runs_do_not_count(tmp_path):
+    point = find("bce-vs-ce/table-9").grid()[0]
+    done = record(point, tmp_path)
+    assert len(group([done])) == 1
+    failed = RunRecord(tmp_path, "x", done.config, {}, [], {"status": "failed"}, "failed")
+    assert group([failed]) == {}
+
+
+@pytest.mark.parametrize("name", [n for n, e in CATALOGUE.items() if e.finals])
+def test_every_page_can_be_written_before_any_run(name, tmp_path):
+    experiment = find(name)
+    points = experiment.grid()[:6]
+    lines = compare(experiment, points, [])
+    assert sum_up(lines)[0] == "not run"
+    markdown, html = page.write_page(tmp_path, experiment, lines)
+    assert "**not run**" in markdown.read_text()
+    assert experiment.title.split(" ")[0] in html.read_text()
+
+
+def test_the_page_shows_what_was_printed(table_11, tmp_path):
+    experiment, table = table_11
+    points = expand(experiment, {"optimizer": ("adamw",), "batch_size": ("64",), "loss": ("bce",)})
+    lines = compare(experiment, points, [record(points[0], tmp_path, **printed(table, points[0]))])
+    text = page.to_markdown(experiment, lines)
+    assert (
+        "| BCE, AdamW, batch size 64 | s_pos | 7.1079 ± 0.0118 | 7.1079 ± 0.0100 | 1 | 100 | 7.1130 | +0.00 % |" in text
+    )
+
+
+def history(start, ratio, epochs=10, field="nc1"):
+    return [{"epoch": e, "train": {field: start * ratio**e}} for e in range(1, epochs + 1)]
+
+
+def test_claims_about_curves(tmp_path):
+    experiment = find("bce-vs-ce/figure-2")
+    points = [p for p in experiment.grid() if p.keys["optimizer"] == "adamw"]
+    records = []
+    for i, point in enumerate(points):
+        ratio = 0.5 if point.keys["loss"] == "bce" else 0.7
+        recipe = shorten(point.recipe, 10)
+        config = recipe.to_dict()
+        records.append(
+            RunRecord(tmp_path / str(i), str(i), config, {}, history(1.0, ratio), {"status": "finished"}, "finished")
+        )
+    falls, first = claims.check(experiment, points, records)
+    assert falls.holds
+    assert first.holds
+    assert first.detail == "1 of 1"
+    slow = [RunRecord(r.path, r.run_id, r.config, {}, history(1.0, 0.95), r.summary, "finished") for r in records]
+    falls, first = claims.check(experiment, points, slow)
+    assert not falls.holds
+    assert not first.holds
+    assert claims.check(experiment, points, []) == []
+
+
+def test_the_worse_of_numbers_and_claims_decides():
+    held, broken = claims.Claim("a", True, ""), claims.Claim("b", False, "")
+    assert page.conclude([], [held, held])[0] == "reproduced"
+    assert page.conclude([], [held, held, broken])[0] == "reproduced in direction"
+    assert page.conclude([], [broken, held])[0] == "not reproduced"
+    assert page.conclude([], [])[0] == "not run"
+
+
+def test_lines_become_json():
+    from ncollapse.console import clean
+
+    lines = compare(find("bce-vs-ce/table-9"), find("bce-vs-ce/table-9").grid()[:1], [])
+    text = json.dumps(clean(lines), allow_nan=False)
+    assert "bias_init" in text
+    assert not math.isnan(len(text))
