@@ -23,9 +23,9 @@ samples = st.lists(st.tuples(scores, scores), min_size=1, max_size=12)
 @given(samples)
 def test_uniform_accuracy_is_brute_force_and_never_below_the_grid(pairs):
     positive, negative = (np.array(column) for column in zip(*pairs))
-    found, threshold = uniform_accuracy(positive, negative)
+    found, threshold = uniform_accuracy(torch.from_numpy(positive), torch.from_numpy(negative))
     assert found == reference.uniform_accuracy(positive, negative)
-    grid = uniform_accuracy_grid(positive, negative)
+    grid = uniform_accuracy_grid(torch.from_numpy(positive), torch.from_numpy(negative))
     assert grid == reference.uniform_accuracy_grid(positive, negative)
     assert found >= grid
     if found:
@@ -50,14 +50,14 @@ def test_ties_in_integer_scores_are_exact():
 
 def test_equal_scores_are_no_success():
     """Where the least positive score equals the largest negative one, no threshold decides all samples."""
-    assert uniform_accuracy(np.array([1.0, 2.0]), np.array([0.0, 1.0]))[0] == 0.5
-    assert uniform_accuracy_grid(np.array([1.0, 2.0]), np.array([0.0, 1.0])) == 0.5
-    assert uniform_accuracy_grid(np.array([1.0, 2.0]), np.array([0.0, 0.5])) == 1.0
+    assert uniform_accuracy(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]))[0] == 0.5
+    assert uniform_accuracy_grid(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0])) == 0.5
+    assert uniform_accuracy_grid(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.5])) == 1.0
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
 def test_spread_quantiles_are_numpys(values):
-    found = spread_of(np.array(values))
+    found = spread_of(torch.tensor(values, dtype=torch.float64))
     expected = np.quantile(values, [0.05, 0.25, 0.5, 0.75, 0.95])
     assert [found.q05, found.q25, found.median, found.q75, found.q95] == pytest.approx(expected, rel=1e-12, abs=1e-9)
     assert found.min <= found.mean <= found.max

@@ -124,6 +124,8 @@ def distance_to_rank(weight: Tensor) -> Tensor:
         return torch.full((), torch.nan, dtype=weight.dtype, device=weight.device)
     rank = min(dim, classes - 1)
     gram = weight @ weight.T
+    if rank == classes - 1:  # one projection only: I - 11^T / K
+        return distance_to_simplex(gram)
     gram = gram / frobenius(gram)
     if not bool(torch.isfinite(gram).all()):
         return gram.sum()

@@ -187,7 +187,7 @@ def measure_moments(moments: Moments, classifier: Classifier | None, problem: An
     if classifier is not None:
         weight, bias = classifier
         scalars["weight_energy"] = weight.square().sum()
-        values["bias"] = spread_of(to_numpy(bias))
+        values["bias"] = spread_of(bias)
         values["weight_norms"] = tuple(torch.linalg.vector_norm(weight, dim=1).tolist())
         if classes > 1:
             scalars |= measure_weights(weight)
@@ -219,14 +219,14 @@ def measure_samples(scan: Scan, classifier: Classifier | None) -> dict[str, Any]
     by_class = torch.zeros_like(counts).index_add_(0, scan.labels, right) / counts
     values["accuracy"] = float(right.sum()) / len(right)
     values["class_accuracy"] = tuple(by_class.tolist())
-    values["positive_score"] = spread_of(to_numpy(scan.positive))
+    values["positive_score"] = spread_of(scan.positive)
     if complete:
         values["nc4"] = int((scan.decision == scan.nearest).sum()) / len(right)
     if classes > 1 and scan.own_logit is not None and scan.other_logit is not None and scan.margin is not None:
-        own, other = to_numpy(scan.own_logit), to_numpy(scan.other_logit)
-        values["uniform_accuracy"], values["uniform_threshold"] = uniform_accuracy(own, other)
-        values["uniform_accuracy_grid"] = uniform_accuracy_grid(own, other)
-        values["cosine_margin"] = spread_of(to_numpy(scan.margin))
+        logits = scan.own_logit, scan.other_logit
+        values["uniform_accuracy"], values["uniform_threshold"] = uniform_accuracy(*logits)
+        values["uniform_accuracy_grid"] = uniform_accuracy_grid(*logits)
+        values["cosine_margin"] = spread_of(scan.margin)
         if scan.negatives is not None:
             values["negative_score"] = scan.negatives.spread()
             values["collapsed"] = (
@@ -253,10 +253,10 @@ def warn_undefined(classes: int, empty: tuple[int, ...]) -> None:
     warnings.warn(f"measure: {reason}; fields that compare all class means are NaN", stacklevel=5)
 
 
-def pairs_of(matrix: Tensor) -> Values:
+def pairs_of(matrix: Tensor) -> Tensor:
     """The entries above the diagonal."""
     rows, columns = torch.triu_indices(len(matrix), len(matrix), 1, device=matrix.device)
-    return to_numpy(matrix[rows, columns])
+    return matrix[rows, columns]
 
 
 def to_numpy(values: Tensor) -> Values:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .scores import LEVELS, Counts, Spread, Values, interpolate, make_spread
+from .scores import LEVELS, Counts, Spread, Values, make_spread
 
 EXACT = 1 << 23  # scores held at once for exact quantiles: 64 MB
 SHIFT = 12  # mantissa digits of float32 dropped to make a bin
@@ -30,9 +30,12 @@ class NegativeScores:
         self.count = num_samples * (num_classes - 1)
         self.centre = centre
         self._num_samples = num_samples
-        self._held: list[Tensor] | None = [] if num_samples * num_classes <= EXACT else None
+        exact = num_samples * num_classes <= EXACT
+        self._held = torch.empty(num_samples * num_classes if exact else 0, dtype=torch.float64, device=device)
+        self._filled = 0
+        self._exact = exact
         self._copies = COPIES if device.type == "cuda" else 1
-        size = 0 if self._held is not None else BINS * self._copies
+        size = 0 if exact else BINS * self._copies
         self._counts = torch.zeros(size, dtype=torch.int64, device=device)
         self._squares = torch.zeros((), dtype=torch.float64, device=device)
         self._least = torch.full((), torch.inf, dtype=torch.float64, device=device)
@@ -42,10 +45,12 @@ class NegativeScores:
         """Add scores [c, K] but for each sample's own class `own` [c, 1]; `scores` is used up."""
         self._least = torch.minimum(self._least, scores.scatter_(1, own, torch.inf).amin())
         self._largest = torch.maximum(self._largest, scores.scatter_(1, own, -torch.inf).amax())
-        if self._held is None:
-            self._tally(scores)
+        if self._exact:
+            place = self._held[self._filled : self._filled + scores.numel()].view_as(scores)
+            place.copy_(scores).scatter_(1, own, torch.inf)
+            self._filled += scores.numel()
         else:
-            self._held.append(scores.scatter(1, own, torch.inf).flatten())
+            self._tally(scores)
         self._squares += (scores.scatter_(1, own, self.centre) - self.centre).square_().sum()
 
     def _tally(self, scores: Tensor) -> None:
@@ -70,12 +75,11 @@ class NegativeScores:
 
     def ordered(self) -> Values | None:
         """All negative scores in order, or None where only their counts are kept."""
-        if self._held is None:
+        if not self._exact:
             return None
-        joined: Values = torch.cat(self._held).cpu().numpy()
-        self._held = [torch.from_numpy(joined)]
-        joined.sort()
-        return joined[: self.count]
+        ordered: Values = self._held.cpu().numpy()
+        ordered.sort()
+        return ordered[: self.count]
 
     def spread(self) -> Spread:
         """The spread of all negative scores."""
@@ -86,10 +90,9 @@ class NegativeScores:
         std = math.sqrt(float(self._squares) / self.count)
         ordered = self.ordered()
         if ordered is not None:
-            quantiles = [interpolate(ordered, level) for level in LEVELS]
-        else:
-            quantiles = [min(max(value, least), largest) for value in self._binned_quantiles()]
-        return make_spread(mean, std, least, quantiles, largest, self.count)
+            return make_spread(mean, std, ordered)
+        q05, q25, median, q75, q95 = (min(max(value, least), largest) for value in self._binned_quantiles())
+        return Spread(mean, std, least, q05, q25, median, q75, q95, largest, self.count)
 
     def _binned_quantiles(self) -> list[float]:
         below = np.cumsum(self._collapse_counts())

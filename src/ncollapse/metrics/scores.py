@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor
 
 Values: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Counts: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -31,26 +33,24 @@ class Spread:
     count: int = 0
 
 
-def spread_of(values: Values) -> Spread:
-    """The spread of a set of numbers.
+def spread_of(values: Tensor) -> Spread:
+    """The spread of a set of numbers, sorted where they are.
 
-    >>> import numpy as np
-    >>> spread_of(np.array([1.0, 2.0, 3.0])).median
+    >>> spread_of(torch.tensor([1.0, 2.0, 3.0])).median
     2.0
     """
-    if values.size == 0:
+    if values.numel() == 0:
         return Spread()
-    ordered = np.sort(values, axis=None)
-    low, high = float(ordered[0]), float(ordered[-1])
-    mean = min(max(float(values.mean()), low), high)
-    std = math.sqrt(float(np.mean((values - mean) ** 2)))
-    return make_spread(mean, std, low, [interpolate(ordered, level) for level in LEVELS], high, int(values.size))
+    ordered: Values = values.to(torch.float64).flatten().sort().values.cpu().numpy()
+    mean = min(max(float(ordered.mean()), float(ordered[0])), float(ordered[-1]))
+    std = math.sqrt(float(np.mean((ordered - mean) ** 2)))
+    return make_spread(mean, std, ordered)
 
 
-def make_spread(mean: float, std: float, least: float, quantiles: list[float], largest: float, count: int) -> Spread:
-    """A spread from its parts; `quantiles` at `LEVELS`."""
-    q05, q25, median, q75, q95 = quantiles
-    return Spread(mean, std, least, q05, q25, median, q75, q95, largest, count)
+def make_spread(mean: float, std: float, ordered: Values) -> Spread:
+    """A spread from its moments and the sorted values."""
+    q05, q25, median, q75, q95 = (interpolate(ordered, level) for level in LEVELS)
+    return Spread(mean, std, float(ordered[0]), q05, q25, median, q75, q95, float(ordered[-1]), int(ordered.size))
 
 
 def interpolate(ordered: Values, level: float) -> float:
@@ -61,29 +61,28 @@ def interpolate(ordered: Values, level: float) -> float:
     return float(ordered[below] + (place - below) * (ordered[above] - ordered[below]))
 
 
-def uniform_accuracy(positive: Values, negative: Values) -> tuple[float, float]:
+def uniform_accuracy(positive: Tensor, negative: Tensor) -> tuple[float, float]:
     """The largest share of samples that one threshold decides rightly, and such a threshold (bce-vs-ce Eqs. 43-45).
 
     `positive` holds each sample's own logit, `negative` the largest of its others, bias included. A sample is right
     for the thresholds t with negative <= t < positive; the best t lies where most of these intervals overlap, found
     by one sort. The threshold returned is the middle of the first such stretch, NaN if no sample can be right.
 
-    >>> import numpy as np
-    >>> uniform_accuracy(np.array([2.0, 3.0, 0.0]), np.array([1.0, -1.0, 4.0]))
+    >>> uniform_accuracy(torch.tensor([2.0, 3.0, 0.0]), torch.tensor([1.0, -1.0, 4.0]))
     (0.6666666666666666, 1.5)
     """
-    starts, ends = _intervals(positive, negative)
-    if starts.size == 0:
+    starts, ends = _sort_intervals(positive, negative)
+    if len(starts) == 0:
         return 0.0, math.nan
-    depth = np.arange(1, starts.size + 1) - np.searchsorted(ends, starts, side="right")
+    depth = torch.arange(1, len(starts) + 1, device=starts.device) - torch.searchsorted(ends, starts, right=True)
     best = int(depth.argmax())
-    left = float(starts[best])
-    right = float(ends[np.searchsorted(ends, left, side="right")])
-    middle = left + (right - left) / 2
-    return int(depth[best]) / positive.size, middle if left <= middle < right else left
+    left = starts[best]
+    right = float(ends[torch.searchsorted(ends, left, right=True)])
+    middle = float(left) + (right - float(left)) / 2
+    return int(depth[best]) / len(positive), middle if float(left) <= middle < right else float(left)
 
 
-def uniform_accuracy_grid(positive: Values, negative: Values) -> float:
+def uniform_accuracy_grid(positive: Tensor, negative: Tensor) -> float:
     """The same by the paper's 200 evenly spaced thresholds between the least positive and the largest negative score.
 
     When the two sets of scores are apart every sample is right; that needs positive > negative strictly.
@@ -91,12 +90,12 @@ def uniform_accuracy_grid(positive: Values, negative: Values) -> float:
     low, high = float(positive.min()), float(negative.max())
     if low > high:
         return 1.0
-    starts, ends = _intervals(positive, negative)
-    grid = np.linspace(low, high, GRID)
-    right = np.searchsorted(starts, grid, side="right") - np.searchsorted(ends, grid, side="right")
-    return int(right.max()) / positive.size
+    starts, ends = _sort_intervals(positive, negative)
+    grid = torch.from_numpy(np.linspace(low, high, GRID)).to(starts)
+    right = torch.searchsorted(starts, grid, right=True) - torch.searchsorted(ends, grid, right=True)
+    return int(right.max()) / len(positive)
 
 
-def _intervals(positive: Values, negative: Values) -> tuple[Values, Values]:
+def _sort_intervals(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
     proper = negative < positive
-    return np.sort(negative[proper]), np.sort(positive[proper])
+    return negative[proper].sort().values, positive[proper].sort().values

@@ -90,7 +90,7 @@ class NeuralCollapse(Metric):
         rows = features.detach()
         if device.type == "cpu":
             refuse(*((rows, index) if mask is None else (rows[mask], index[mask])), self.num_classes)
-        capacity = max(1, BUFFERED_NUMBERS // self.dim)
+        capacity = max(1, BUFFERED_NUMBERS // max(self.dim, self.num_classes))
         if self._buffer is None:
             self._buffer = _Buffer(capacity, self.dim, device)
         if self._buffer.size + len(rows) > capacity:
