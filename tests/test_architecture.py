@@ -13,7 +13,7 @@ import ncollapse
 ROOT = Path(ncollapse.__file__).parent
 LEVELS = {
     0: ("frames", "heads", "losses", "metrics", "theory", "console"),
-    1: ("data", "models", "features", "train", "monitor", "metrics.streaming"),
+    1: ("data", "models", "features", "train", "monitoring", "checkpoints", "metrics.streaming"),
     2: ("experiments", "report", "integrations", "commands", "cli"),
 }
 LEVEL_OF = {part: level for level, parts in LEVELS.items() for part in parts}

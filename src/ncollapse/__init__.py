@@ -14,7 +14,7 @@ _HOMES = {
     "metrics": ("ClassStatistics", "Measurement", "Spread", "measure"),
     "metrics.streaming": ("NeuralCollapse",),
     "theory": ("Certificate", "Prediction", "Problem", "certify", "landscape", "predict", "solve"),
-    "monitor": ("monitor",),
+    "monitoring": ("monitor",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)

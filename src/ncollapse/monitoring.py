@@ -1,0 +1,176 @@
+"""`monitor`: watch the collapse of any model while it trains, in a loop of your own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ncollapse.features import Extracted, extract, plain_order, split_batch
+from ncollapse.metrics import Measurement, measure
+from ncollapse.metrics.curves import draw_curves
+from ncollapse.metrics.flat import flatten
+from ncollapse.theory import Certificate, Prediction, Problem, certify, predict
+
+PREDICTED = ("positive_score", "negative_score", "bias", "weight_energy", "feature_energy", "objective")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One measurement of a model in training.
+
+    certificate: how far the last layer is from the global optimum; None without a problem, or for a loss that is not
+    convex. prediction: that optimum. seconds: what the measuring took.
+    """
+
+    epoch: int
+    measurement: Measurement
+    certificate: Certificate | None = None
+    prediction: Prediction | None = None
+    seconds: float = 0.0
+
+    def numbers(self) -> dict[str, float]:
+        """All of it by name, for a logger: nc/nc1, nc/positive_score.mean, predicted/positive_score, certified/gap."""
+        parts: dict[str, dict[str, Any]] = {"nc": self.measurement.to_dict()}
+        if self.prediction is not None:
+            parts["predicted"] = {name: getattr(self.prediction, name) for name in PREDICTED}
+        if self.certificate is not None:
+            parts["certified"] = self.certificate.to_dict()
+        return flatten(parts, "/")
+
+
+@dataclass
+class Monitor:
+    """See `monitor`."""
+
+    model: nn.Module
+    loader: Any
+    every: int = 1
+    problem: Problem | None = None
+    samples: int | None = None
+    seed: int = 0
+    layer: str | None = None
+    split: Callable[[Any], tuple[Any, Any]] = split_batch
+    log: Callable[[dict[str, float], int], None] | None = None
+    history: list[Observation] = field(default_factory=list)
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ValueError(f"every: expected at least 1, got {self.every}")
+        rank, size = _find_place()
+        self.batches = plain_order(self.loader, self.samples, self.seed, rank, size)
+        self.prediction = None if self.problem is None else predict(self.problem)
+
+    def __enter__(self) -> Monitor:
+        """Measure the untrained model, so that what does not fit is known before an epoch is spent."""
+        self.observe()
+        return self
+
+    def step(self) -> Measurement | None:
+        """Call it after each epoch; every `every`-th time the model is measured and the measurement returned."""
+        self.epoch += 1
+        return self.observe().measurement if self.epoch % self.every == 0 else None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is None and self.history[-1].epoch != self.epoch:
+            self.observe()
+
+    def observe(self) -> Observation:
+        """Measure now, and add to `history`."""
+        began = time.perf_counter()
+        found = _gather(extract(self.model, self.batches, layer=self.layer, split=self.split))
+        self.layer = found.layer
+        measured = measure(found.features, found.labels, head=found.head, problem=self.problem)
+        certificate = None
+        if self.problem is not None and self.problem.loss.convex:
+            certificate = certify(
+                found.features,
+                found.labels,
+                loss=self.problem.loss,
+                head=found.head,
+                weight_decay=self.problem.weight_decay,
+                feature_decay=self.problem.feature_decay,
+                bias_decay=self.problem.bias_decay,
+                batch_size=self.problem.batch_size,
+                features_model=self.problem.features,
+            )
+        seconds = time.perf_counter() - began
+        self.history.append(Observation(self.epoch, measured, certificate, self.prediction, seconds))
+        if self.log is not None:
+            self.log(self.history[-1].numbers(), self.epoch)
+        return self.history[-1]
+
+    @property
+    def last(self) -> Measurement:
+        """The latest measurement."""
+        if not self.history:
+            raise ValueError("nothing measured yet: use the monitor in a `with` block, or call observe()")
+        return self.history[-1].measurement
+
+    def plot(self) -> Any:
+        """A plotly figure of all numbers over the epochs: .show() opens it, .write_html("nc.html") keeps it."""
+        curves = [flatten(seen.measurement.to_dict()) for seen in self.history]
+        return draw_curves(curves, [seen.epoch for seen in self.history])
+
+
+def monitor(
+    model: nn.Module,
+    loader: Any,
+    every: int = 1,
+    *,
+    problem: Problem | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    layer: str | None = None,
+    split: Callable[[Any], tuple[Any, Any]] = split_batch,
+    log: Callable[[dict[str, float], int], None] | None = None,
+) -> Monitor:
+    """Watch a model while it trains; the training is left exactly as it would be without.
+
+    Args:
+        model: any module that ends in a linear layer, also inside DistributedDataParallel or torch.compile.
+        loader: what to measure on: best the training set without augmentation. A DataLoader is read in order, each
+            sample once, whatever its sampler; or a list of (inputs, labels) batches.
+        every: measure after every so many calls of `step`; the last state is always measured.
+        problem: the loss and the decays of the training, for the predicted optimum and the certified gap to it.
+        samples: measure on so many samples only, the same ones each time, drawn by `seed`.
+        layer: the classifier's dotted name, where the model has several.
+        split: a function from a batch to (inputs, labels), for batches that are neither pairs nor dictionaries.
+        log: called with (numbers by name, epoch), to pass them on.
+
+    In several processes (torch.distributed) each runs the model on its share, and all get the whole measurement.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> with monitor(model, [(torch.randn(10, 4), torch.arange(10) % 2)]) as watch:
+    ...     for epoch in range(3):
+    ...         pass  # train here
+    ...         measurement = watch.step()
+    >>> [seen.epoch for seen in watch.history], watch.last.num_samples
+    ([0, 1, 2, 3], 10)
+    """
+    return Monitor(model, loader, every, problem, samples, seed, layer, split, log)
+
+
+def _find_place() -> tuple[int, int]:
+    """Rank and number of processes."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+def _gather(found: Extracted) -> Extracted:
+    """The features and labels of all processes."""
+    rank, size = _find_place()
+    if size == 1:
+        return found
+    from ncollapse.train.distributed import World
+
+    world = World(rank, size, found.features.device)
+    return Extracted(world.gather(found.features), world.gather(found.labels), found.head, found.layer)
