@@ -192,7 +192,7 @@ def show_list(args: Args) -> int:
     from ncollapse.console import print_json
     from ncollapse.experiments.catalogue import CATALOGUE, estimate_minutes, needs, tell_state
 
-    folders = [folder for folder in (args.out, Path("results")) if folder.is_dir()]
+    folders = [folder for folder in (args.out, Path("results", "runs")) if folder.is_dir()]
     rows = []
     for experiment in CATALOGUE.values():
         points = experiment.grid()

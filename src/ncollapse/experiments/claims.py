@@ -10,7 +10,7 @@ from typing import Any
 
 from ncollapse.experiments.experiment import Experiment, Point
 from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.verdicts import group, sign
+from ncollapse.experiments.verdicts import match
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,14 @@ Pairs = list[tuple[dict[str, Any], RunRecord]]
 
 def check(experiment: Experiment, points: Sequence[Point], records: Iterable[RunRecord]) -> list[Claim]:
     """The claims about an experiment, checked; none where the paper makes none that a number decides."""
-    pool = group(records)
-    pairs = [(point.keys, record) for point in points for record in pool.get(sign(point.recipe.to_dict()), ())]
-    unique = list({record.path: (keys, record) for keys, record in pairs}.values())
+    pairs = [(without_seed(point.keys), record) for point, found in match(points, records) for record in found]
     checker = CHECKS.get(experiment.id)
-    return checker(unique) if checker and unique else []
+    return checker(pairs) if checker and pairs else []
+
+
+def without_seed(keys: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a point but for its seed, which its runs have themselves."""
+    return {key: value for key, value in keys.items() if key != "seed"}
 
 
 def falls(pairs: Pairs, fields: Sequence[str], by: float = 10.0) -> Claim:

@@ -69,6 +69,7 @@ def expand(
     points = select(experiment.grid(), only or {}, experiment.id)
     if epochs is not None:
         points = [replace(p, recipe=shorten(p.recipe, epochs)) for p in points]
+        points = list({p.recipe.run_id: p for p in reversed(points)}.values())[::-1]
     if seeds is None:
         return points
     if seeds < 1:

@@ -62,21 +62,40 @@ def compare(experiment: Experiment, points: Sequence[Point], records: Iterable[R
     """Every number of the experiment, published cells first in the paper's order, then what only our runs have."""
     known = publications.load(experiment.paper) if experiment.paper in publications.PAPERS else {}
     publication = known.get(experiment.item, Publication("", (), ()))
-    pool = group(records)
     lines: list[Line] = []
-    seen: set[str] = set()
-    for point in points:
-        mark = sign(point.recipe.to_dict())
-        if mark in seen:
-            continue
-        seen.add(mark)
-        found = pool.get(mark, [])
+    for point, found in match(points, records):
         for field in experiment.finals:
             cell = next((c for c in publication.cells if c.field == field and _speaks_of(c, point.keys)), None)
             if cell is None and publication.cells and not found:
                 continue
             lines.append(_make_line(field, point, cell, found))
     return [judge(line, lines) for line in lines]
+
+
+def match(points: Sequence[Point], records: Iterable[RunRecord]) -> list[tuple[Point, list[RunRecord]]]:
+    """The points, each once whatever its seeds, with their finished runs of the greatest length there is.
+
+    Where the grid itself varies the length, runs belong to the point of the nearest length.
+    """
+    pool = group(records)
+    lengths: dict[str, dict[int, Point]] = {}
+    for point in points:
+        lengths.setdefault(sign(point.recipe.to_dict()), {}).setdefault(point.recipe.optim.epochs, point)
+    matched = []
+    for mark, by_length in lengths.items():
+        for length, point in by_length.items():
+            mine = [r for r in pool.get(mark, ()) if _nearest(by_length, _length(r)) == length]
+            longest = max(map(_length, mine), default=0)
+            matched.append((point, [record for record in mine if _length(record) == longest]))
+    return matched
+
+
+def _length(record: RunRecord) -> int:
+    return int(record.get("optim.epochs", 0))
+
+
+def _nearest(lengths: Iterable[int], length: int) -> int:
+    return min(lengths, key=lambda other: abs(math.log(other / max(length, 1))))
 
 
 def group(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
@@ -185,7 +204,7 @@ def _make_line(field: str, point: Point, cell: Cell | None, found: Sequence[RunR
         values=tuple(value for value, _ in pairs),
         spread=statistics.fmean(spreads) if spreads else None,
         predicted=predict_field(point, field),
-        epochs=tuple(sorted({int(record.get("optim.epochs", 0)) for _, record in pairs})),
+        epochs=tuple(sorted({_length(record) for _, record in pairs})),
     )
 
 
