@@ -22,15 +22,22 @@ def differentiate(prediction: Prediction) -> dict[str, dict[str, float]]:
     envelope = {
         "weight_decay": prediction.weight_energy / 2,
         "feature_decay": total * prediction.feature_energy / 2,
-        "bias_decay": problem.num_classes * prediction.bias**2 / 2,
+        "bias_decay": _bias_energy(prediction) / 2,
     }
     result = {"objective": {name: envelope[name] for name in names}}
     if prediction.method != "closed":
         return result
     for name in names:
         for field, value in _vary(prediction, name).items():
-            result.setdefault(field, {})[name] = value
+            result.setdefault(field, {})[name] = value + 0.0  # no negative zero
     return result
+
+
+def _bias_energy(prediction: Prediction) -> float:
+    """|b|^2; only a numerical optimum may have unequal biases."""
+    if prediction.solution is not None and prediction.solution.bias is not None:
+        return float(prediction.solution.bias.square().sum())
+    return prediction.problem.num_classes * prediction.bias**2
 
 
 def _vary(prediction: Prediction, name: str) -> dict[str, float]:

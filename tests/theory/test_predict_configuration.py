@@ -1,0 +1,148 @@
+"""A predicted configuration, measured and certified, gives the prediction back."""
+
+import math
+
+import pytest
+import torch
+
+import ncollapse as nc
+from ncollapse.theory import escape
+from reference.theory import LOSSES
+
+FIELDS = ("positive_score", "negative_score", "bias", "weight_energy", "feature_energy")
+
+
+def problems():
+    sizes = {"weight_decay": 5e-3, "feature_decay": 1e-2, "per_class": 2.5}
+    for features in ("free", "relu"):
+        for loss in LOSSES:
+            for lb in (0.0, 0.02, 1e3, None):
+                more = {"bias_decay": lb or 0.0, "bias": lb is not None, "features": features}
+                yield nc.Problem(loss, 6, **sizes, **more)
+            yield nc.Problem(loss, 2, **sizes, bias_decay=0.1, features=features)
+            yield nc.Problem(
+                loss, 6, per_class=2.5, weight_decay=1.5, feature_decay=0.01, bias_decay=9.0, features=features
+            )
+            yield nc.Problem(loss, 6, per_class=2.5, weight_decay=9.0, feature_decay=0.1, features=features)
+        critical = nc.predict("bce", num_classes=6, **sizes, features=features).critical_bias_decay
+        yield nc.Problem("bce", 6, **sizes, bias_decay=critical, features=features)
+    yield nc.Problem(
+        "ce", class_counts=[50, 30, 20, 1], weight_decay=1e-2, feature_decay=1e-3, bias=False, features="relu"
+    )
+    yield nc.Problem("ls", class_counts=[5, 3, 2], weight_decay=1e-2, feature_decay=1e-3, bias=False, features="relu")
+    for dim in (1, 3, 4):
+        yield nc.Problem("mse", 5, dim=dim, **sizes)
+        yield nc.Problem("mse", 6, dim=dim, **sizes, bias_decay=0.1)
+
+
+PROBLEMS = list(problems())
+NAMES = [f"{p.loss.name}-{p.features}-{i}" for i, p in enumerate(PROBLEMS)]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=NAMES)
+def test_measure_gives_the_fields_back(problem):
+    prediction = nc.predict(problem)
+    for dim in (problem.dim,) if problem.dim else (problem.num_classes, problem.num_classes + 3):
+        configuration = prediction.configuration(dim)
+        assert configuration.features.shape[1] == dim
+        assert problem.features == "free" or bool((configuration.features >= 0).all())
+        measured = nc.measure(*configuration)
+        for name in FIELDS:
+            found = getattr(measured, name)
+            assert getattr(found, "mean", found) == pytest.approx(getattr(prediction, name), rel=1e-9, abs=1e-12), name
+        if prediction.rank >= problem.num_classes - 1 and problem.balanced:
+            assert measured.positive_score.std < 1e-9
+        comparison = measured.compare(prediction)
+        assert all(abs(comparison[name].deviation) < 1e-8 for name in FIELDS)
+
+
+@pytest.mark.parametrize("problem", [problem for problem in PROBLEMS if problem.loss.convex])
+def test_certificate_is_tight(problem):
+    prediction = nc.predict(problem)
+    features, _, weight, bias = prediction.configuration()
+    if not problem.balanced:
+        features = torch.stack(
+            [features[prediction.configuration().labels == k][0] for k in range(problem.num_classes)]
+        )
+    certificate = nc.certify(
+        features,
+        torch.arange(problem.num_classes),
+        weight,
+        bias if problem.bias else None,
+        problem.loss,
+        weight_decay=problem.weight_decay,
+        feature_decay=problem.feature_decay,
+        bias_decay=problem.bias_decay,
+        features_model=problem.features,
+        class_counts=problem.counts,
+    )
+    assert certificate.objective == pytest.approx(prediction.objective, abs=1e-12)
+    if problem.dim is None or problem.dim >= problem.num_classes - 1:  # in fewer dimensions the bound is not tight
+        assert abs(certificate.gap) < 1e-9
+
+
+@pytest.mark.parametrize("bias_decay", [5e-4, 0.5])
+def test_printed_theorem_is_not_optimal(bias_decay):
+    """Above the critical bias decay: higher, and certified so; a strict saddle of curvature -2 (lb b - mu)/sqrt(n)."""
+    problem = nc.Problem("bce", 10, per_class=4, weight_decay=5e-4, feature_decay=1e-3, bias_decay=bias_decay)
+    prediction = nc.predict(problem)
+    printed = prediction.printed_theorem()
+    assert bias_decay > prediction.critical_bias_decay
+    t = math.sqrt(problem.balance)
+    gap = printed["positive_score"] - printed["negative_score"]
+    etf = math.sqrt(gap) * (torch.eye(10, dtype=torch.float64) - 0.1)
+    point = (etf / t, torch.arange(10), etf * t, torch.full((10,), printed["bias"], dtype=torch.float64))
+    decays = {"weight_decay": 5e-4, "feature_decay": 1e-3, "bias_decay": bias_decay, "class_counts": problem.counts}
+    certificate = nc.certify(*point, "bce", **decays)
+    assert certificate.objective == pytest.approx(printed["objective"], abs=1e-10)
+    assert printed["objective"] > prediction.objective + 1e-6
+    assert certificate.lower_bound <= prediction.objective
+    assert certificate.dual_norm > 1
+    down = escape(*point, "bce", **decays)
+    assert abs(down.slope) < 1e-9
+    assert down.curvature == pytest.approx(-2 * (bias_decay * printed["bias"] - problem.mu) / 2, rel=1e-6)
+
+
+def test_printed_theorem_where_it_holds():
+    decays = {"num_classes": 10, "per_class": 4, "weight_decay": 5e-4, "feature_decay": 1e-3}
+    assert nc.predict("bce", **decays, bias_decay=1e-6).printed_theorem() is None
+    assert nc.predict("bce", **decays, bias=False).printed_theorem() is None
+    assert nc.predict("mse", **decays, features="relu").printed_theorem() is None
+    assert nc.predict("ce", **decays).printed_theorem() is None
+    printed = nc.predict("ce", **decays, features="relu").printed_theorem()
+    assert printed["theorem"] == "bce-vs-ce Theorem 3.1"
+    assert printed["weight_energy"] == pytest.approx(nc.predict("ce", **decays).weight_energy)
+
+
+def test_printed_values():
+    """bce-vs-ce Theorem 3.2 at the paper's batch size 128 and its extreme bias decays, where P is as small as e^-36."""
+    decays = {"num_classes": 10, "batch_size": 128, "weight_decay": 5e-4, "feature_decay": 5e-4, "features": "relu"}
+    for lb, rho, bias in ((0.5, 1279.4, 0.032), (5e-3, 348.98, 2.990), (5e-4, 314.62, 4.527), (0.0, 336.07, 5.281)):
+        printed = nc.predict("bce", **decays, bias_decay=lb).printed_theorem()
+        assert printed["weight_energy"] == pytest.approx(rho, abs=0.06)
+        assert printed["bias"] == pytest.approx(bias, abs=6e-4)
+        # Eq. 12 itself
+        pos, neg, b = printed["positive_score"], printed["negative_score"], printed["bias"]
+        residual = -9 / 10 / (1 + math.exp(b - neg)) + 0.1 / (1 + math.exp(pos - b)) + lb * b
+        assert abs(residual) < 1e-12
+
+
+def test_unlisted_fields_are_those_of_the_configuration():
+    centred = nc.predict("ce", num_classes=4, per_class=1, weight_decay=0.01, feature_decay=0.01)
+    assert centred.nc1 == pytest.approx(0, abs=1e-12)
+    assert centred.nc2 == pytest.approx(0, abs=1e-7)
+    assert centred.accuracy == centred.uniform_accuracy == 1.0
+    frame = nc.predict("ce", num_classes=4, per_class=1, weight_decay=0.01, feature_decay=0.01, features="relu")
+    assert frame.distinctiveness == pytest.approx(0.5, abs=1e-12)
+    assert frame.class_norms == pytest.approx([math.sqrt(frame.feature_energy)] * 4)
+    assert frame.mean_norms == pytest.approx(frame.class_norms)
+    for name in ("num_samples", "dim", "no_such_field"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(frame, name)
+
+
+def test_configuration_refuses_too_few_dimensions():
+    with pytest.raises(ValueError, match="dim must be at least 4"):
+        nc.predict("ce", num_classes=5, per_class=1, weight_decay=0.01, feature_decay=0.01).configuration(3)
+    with pytest.raises(ValueError, match="was made for dim=2"):
+        nc.predict("mse", num_classes=5, dim=2, per_class=1, weight_decay=0.01, feature_decay=0.01).configuration(3)

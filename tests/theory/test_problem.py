@@ -1,0 +1,107 @@
+"""What makes a problem, and what does not."""
+
+import math
+
+import pytest
+
+import ncollapse as nc
+
+DECAYS = {"weight_decay": 5e-4, "feature_decay": 5e-4}
+
+
+def test_sizes_say_the_same_thing():
+    by_batch = nc.Problem("bce", 10, batch_size=128, **DECAYS)
+    by_class = nc.Problem("bce", 10, per_class=12.8, **DECAYS)
+    by_counts = nc.Problem("bce", class_counts=[12.8] * 10, **DECAYS)
+    for problem in (by_batch, by_class, by_counts):
+        assert problem.per_class == pytest.approx(12.8)
+        assert problem.mu == pytest.approx(math.sqrt(12.8) * 5e-4, rel=1e-14)
+        assert problem.counts == pytest.approx((12.8,) * 10)
+        assert problem.balanced
+
+
+def test_counts_are_scaled_to_the_batch():
+    problem = nc.Problem("ce", class_counts=[600, 300, 100], batch_size=50, **DECAYS)
+    assert problem.num_classes == 3
+    assert problem.counts == pytest.approx((30, 15, 5))
+    assert not problem.balanced
+    # the same problem, its feature decay spread over the data set
+    spread = nc.Problem("ce", class_counts=[600, 300, 100], weight_decay=5e-4, feature_decay=5e-4 * 50 / 1000)
+    assert problem.mu == pytest.approx(spread.mu, rel=1e-14)
+
+
+def test_is_a_value():
+    problem = nc.Problem("focal", 4, per_class=2, gamma=2, **DECAYS)
+    assert problem == nc.Problem(nc.FocalLoss(gamma=2), 4, per_class=2, **DECAYS)
+    assert hash(problem) == hash(problem.replace())
+    assert problem != problem.replace(bias_decay=1.0)
+    assert problem.replace(class_counts=[1, 2, 3, 4]).counts == (1, 2, 3, 4)
+    assert problem.replace(features="relu").features == "relu"
+    assert problem.to_dict()["loss_params"] == {"gamma": 2.0}
+    assert "focal" in repr(problem)
+    with pytest.raises(AttributeError):
+        problem.num_classes = 5
+
+
+def test_mu_does_not_underflow():
+    problem = nc.Problem("ce", 2, per_class=1, weight_decay=1e-200, feature_decay=1e-200)
+    assert problem.mu == pytest.approx(1e-200)
+    assert nc.predict(problem).gap == pytest.approx(200 * math.log(10))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weight_decay": -1e-3}, "weight_decay must be"),
+        ({"feature_decay": -1.0}, "feature_decay must be"),
+        ({"bias_decay": -1.0}, "bias_decay must be"),
+        ({"bias_decay": math.inf}, "bias_decay must be"),
+        ({"feature_decay": 0.0}, "feature_decay is 0: .* infinity"),
+        ({"weight_decay": 0.0}, "weight_decay is 0: .* infinity"),
+        ({"weight_decay": math.nan}, "weight_decay must be"),
+        ({"num_classes": 1}, "num_classes must be .* not 1"),
+        ({"num_classes": 2.5}, "num_classes must be"),
+        ({"num_classes": None}, "num_classes is missing"),
+        ({"dim": 0}, "dim must be .* not 0"),
+        ({"dim": 1.5}, "dim must be"),
+        ({"per_class": 0}, "per_class must be positive"),
+        ({"per_class": None}, "per_class, batch_size or class_counts"),
+        ({"per_class": None, "batch_size": -3}, "batch_size must be positive"),
+        ({"batch_size": 4}, "give one"),
+        ({"per_class": None, "class_counts": [3, 0, 1]}, "class 1 has 0"),
+        ({"per_class": None, "class_counts": [3, 1]}, "2 entries but num_classes is 3"),
+        ({"features": "tanh"}, "features must be one of free, relu, not 'tanh'"),
+        ({"loss": "hinge"}, "loss must be one of ce, bce, focal, ls, mse"),
+        ({"loss": nc.BinaryLoss()}, "one logit a class"),
+        ({"loss": nc.CELoss(weight=[1.0, 2.0, 3.0])}, "no class weights"),
+        ({"method": "guess"}, "method must be one of closed, numerical"),
+    ],
+)
+def test_impossible_input_is_explained(change, message):
+    arguments = {"loss": "ce", "num_classes": 3, "per_class": 1, "weight_decay": 1e-3, "feature_decay": 1e-3, **change}
+    loss = arguments.pop("loss")
+    with pytest.raises(ValueError, match=message):
+        nc.predict(loss, **arguments)
+
+
+def test_unknown_loss_parameter():
+    with pytest.raises(TypeError, match="gamma"):
+        nc.predict("ce", num_classes=3, per_class=1, gamma=2, **DECAYS)
+
+
+@pytest.mark.parametrize(
+    ("loss", "change", "message"),
+    [
+        ("bce", {"class_counts": [5, 3, 1]}, "bce with unequal class counts"),
+        ("focal", {"class_counts": [5, 3, 1]}, "focal with unequal class counts"),
+        ("ce", {"class_counts": [5, 3, 1]}, "free features"),
+        ("ce", {"class_counts": [5, 3, 1], "features": "relu"}, "and a bias"),
+        ("ce", {"num_classes": 5, "per_class": 1, "dim": 3}, "dim=3"),
+        ("bce", {"num_classes": 5, "per_class": 1, "dim": 4, "bias_decay": 1.0}, "needs 5"),
+        ("mse", {"num_classes": 5, "per_class": 1, "dim": 4, "features": "relu"}, "dim=4"),
+        ("mse", {"num_classes": 5, "per_class": 1, "dim": 3, "kappa": 2, "beta": 2}, "dim=3"),
+    ],
+)
+def test_no_closed_form_is_said(loss, change, message):
+    with pytest.raises(ValueError, match=f"no closed form is known for .*{message}.*method='numerical'"):
+        nc.predict(loss, **DECAYS, **change)

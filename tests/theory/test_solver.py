@@ -1,0 +1,106 @@
+"""The numerical minimiser against the independent one, and against its own certificate."""
+
+import pytest
+import torch
+
+import ncollapse as nc
+from reference.theory import minimise
+
+DECAYS = {"weight_decay": 8e-3, "feature_decay": 1.5e-2}
+
+
+@pytest.mark.parametrize(
+    ("loss", "more"),
+    [
+        ("bce", {"class_counts": [6, 3, 1], "bias_decay": 0.05}),
+        ("bce", {"class_counts": [6, 3, 1], "bias_decay": 0.05, "features": "relu"}),
+        ("ce", {"class_counts": [6, 3, 1], "bias_decay": 0.05}),
+        ("ce", {"class_counts": [6.5, 3.1, 0.7], "bias": False}),
+        ("ls", {"class_counts": [6, 3, 1], "features": "relu"}),
+        ("focal", {"class_counts": [6, 3, 1], "gamma": 2.0}),
+        ("mse", {"class_counts": [6, 3, 1], "bias_decay": 0.2, "features": "relu"}),
+        ("mse", {"num_classes": 4, "per_class": 1.0, "dim": 2, "features": "relu"}),
+        ("ce", {"num_classes": 4, "per_class": 1.0, "dim": 2}),
+    ],
+)
+def test_equals_brute_force(loss, more):
+    problem = nc.Problem(loss, **DECAYS, **more)
+    solution = nc.solve(problem)
+    found = minimise(
+        loss,
+        problem.counts,
+        problem.weight_decay,
+        problem.feature_decay,
+        problem.bias_decay,
+        bias=problem.bias,
+        relu=problem.features == "relu",
+        dim=problem.dim,
+        restarts=8,
+        **({"alpha": 0.1} if loss == "ls" else problem.loss_params),
+    )
+    assert solution.objective == pytest.approx(found["objective"], abs=1e-9)
+    assert min(solution.objectives) == solution.objective
+    assert solution.slope < 1e-6
+    assert problem.features == "free" or bool((solution.features >= 0).all())
+    if loss == "focal":
+        assert solution.certificate is None
+    else:
+        assert solution.certificate.objective == pytest.approx(solution.objective, abs=1e-12)
+        assert solution.certificate.lower_bound <= solution.objective + 1e-12
+        if problem.dim is None and problem.features == "free":
+            assert solution.certificate.gap < 1e-7
+
+
+def test_six_classes_in_five_dimensions():
+    """bce-vs-ce Theorem 3.2 allows d = K-1, but without a bias the ETF is not optimal there: 0.6737 against 0.4196."""
+    problem = nc.Problem("bce", 6, per_class=1, dim=5, weight_decay=5e-3, feature_decay=5e-3, bias=False)
+    prediction = nc.predict(problem, method="numerical")
+    assert prediction.objective == pytest.approx(0.4196174702, abs=1e-9)
+    assert prediction.phase == "asymmetric"
+    norms = sorted(prediction.weight_norms)
+    assert norms == pytest.approx([3.185] * 4 + [3.632] * 2, abs=1e-3)
+
+
+@pytest.mark.parametrize("features", ["free", "relu"])
+@pytest.mark.parametrize(
+    ("loss", "bias_decay", "weight_decay", "phase"),
+    [
+        ("bce", 0.0, 5e-3, {"free": "centred", "relu": "orthogonal-frame"}),
+        ("bce", 1.0, 5e-4, {"free": "saturated", "relu": "saturated"}),
+        ("bce", 9.0, 3.0, {"free": "mean-only", "relu": "mean-only"}),
+        ("mse", 0.0, 90.0, {"free": "collapsed", "relu": "collapsed"}),
+    ],
+)
+def test_numerical_prediction_names_the_phase(loss, bias_decay, weight_decay, phase, features):
+    problem = nc.Problem(
+        loss, 6, per_class=2.0, weight_decay=weight_decay, feature_decay=1e-2, bias_decay=bias_decay, features=features
+    )
+    numerical, closed = nc.predict(problem, method="numerical"), nc.predict(problem)
+    assert numerical.phase == closed.phase == phase[features]
+    assert numerical.rank <= closed.rank
+    for name in ("positive_score", "negative_score", "bias", "gap", "mean_component", "weight_energy"):
+        assert getattr(numerical, name) == pytest.approx(getattr(closed, name), abs=1e-4), name
+    assert numerical.objective == pytest.approx(closed.objective, abs=1e-10)
+    assert any("certified" in note for note in numerical.notes)
+
+
+def test_numerical_configuration_measures_back():
+    problem = nc.Problem("bce", class_counts=[6, 3, 1], bias_decay=0.05, **DECAYS)
+    prediction = nc.predict(problem, method="numerical")
+    measured = nc.measure(*prediction.configuration(5))
+    for name in ("positive_score", "negative_score", "bias", "weight_energy", "feature_energy"):
+        found = getattr(measured, name)
+        assert getattr(found, "mean", found) == pytest.approx(getattr(prediction, name), rel=1e-9)
+    assert prediction.printed_theorem() is None
+
+
+def test_same_seed_same_digits():
+    problem = nc.Problem("bce", 3, per_class=2, bias_decay=0.05, **DECAYS)
+    first, second = nc.solve(problem, restarts=2, seed=3), nc.solve(problem, restarts=2, seed=3)
+    assert torch.equal(first.weight, second.weight)
+    assert len(first.objectives) == 2
+
+
+def test_restarts_must_be_positive():
+    with pytest.raises(ValueError, match="restarts must be at least 1, not 0"):
+        nc.solve(nc.Problem("ce", 3, per_class=2, **DECAYS), restarts=0)
