@@ -66,9 +66,8 @@ def compare(experiment: Experiment, points: Sequence[Point], records: Iterable[R
     for point, found in match(points, records):
         for field in experiment.finals:
             cell = next((c for c in publication.cells if c.field == field and _speaks_of(c, point.keys)), None)
-            if cell is None and publication.cells and not found:
-                continue
             lines.append(_make_line(field, point, cell, found))
+    lines = [line for line in lines if line.published or line.values or not publication.cells]
     return [judge(line, lines) for line in lines]
 
 
@@ -156,7 +155,7 @@ def sum_up(lines: Sequence[Line]) -> tuple[Verdict, str]:
     counted = [
         line.verdict for line in lines if line.verdict in ("reproduced", "reproduced in direction", "not reproduced")
     ]
-    waiting = sum(line.verdict == "not run" for line in lines)
+    waiting = sum(line.verdict == "not run" and line.published is not None for line in lines)
     if not counted:
         ran = any(line.values for line in lines)
         return ("no bar" if ran else "not run"), f"{waiting} numbers not run" if waiting else ""
