@@ -92,7 +92,7 @@ def run(
             return done
         try:
             with switches(world.device, recipe.precision, deterministic), own_stream(world.device):
-                training = _prepare(recipe, folder, world, data_root, compile, graph)
+                training = prepare(recipe, folder, world, data_root, compile, graph)
                 return _train(training, progress, tuple(trackers))
         except _Stop as stop:
             raise stop.cause from None
@@ -130,7 +130,7 @@ class Training:
         return self.seconds + time.perf_counter() - self.started
 
 
-def _prepare(
+def prepare(
     recipe: Recipe,
     folder: RunFolder,
     world: World,
@@ -213,7 +213,7 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
         run.epoch, trained = epoch, time.perf_counter()
         measured = epoch % recipe.measure_every == 0 or epoch == epochs
         if measured:
-            record = {"epoch": epoch, "step": epoch * feed.train.steps, "lr": rate, "loss": loss, **_measure(run)}
+            record = {"epoch": epoch, "step": epoch * feed.train.steps, "lr": rate, "loss": loss, **measure_splits(run)}
             ended = time.perf_counter()
             record["time"] = {"epoch_s": trained - began, "measure_s": ended - trained, "elapsed_s": run.elapsed}
             _keep_best(run, record)
@@ -261,7 +261,7 @@ def _mean_loss(run: Training, epoch: int, rate: float) -> float:
     return total / sum(run.feed.counts)
 
 
-def _measure(run: Training) -> dict[str, Any]:
+def measure_splits(run: Training) -> dict[str, Any]:
     """Every split's measurement, and the certified gap on the training set."""
     record: dict[str, Any] = {"certificate": None}
     for name, batches in run.feed.measured.items():

@@ -1,0 +1,142 @@
+"""`ncollapse train RECIPE`: one network by a recipe, measured every epoch, resumable."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from ncollapse import console
+from ncollapse.train import Recipe, recipes, run
+
+USAGE = "usage: ncollapse train RECIPE --out DIR [--resume] [--optim.lr 0.01 ...]"
+
+
+@dataclass(frozen=True)
+class Args:
+    """Train by a recipe; every field of the recipe is an option. The run's folder is DIR/<hash of the configuration>."""
+
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")]
+    out: Path
+    """Folder of runs."""
+    resume: bool = False
+    """Continue the run where its last checkpoint is; start it if there is none."""
+    deterministic: bool = False
+    """Ask for deterministic algorithms: on a CPU a resumed run then ends bit for bit as one never stopped."""
+    data_root: Path | None = None
+    """Folder of the data sets; default: the environment variable NCOLLAPSE_DATA."""
+    device: str | None = None
+    """cpu, cuda or cuda:N; default: a GPU where there is one."""
+    compile: bool | None = None
+    """Compile the network (GPU); default: for runs long enough to repay it."""
+    json: bool = False
+    """Print the summary as one JSON object."""
+
+
+def main(argv: list[str]) -> int:
+    """Find the recipe, let the options change it, train, print what came out."""
+    if not argv or argv[0].startswith("-"):
+        asked = bool(argv) and argv[0] in ("-h", "--help")
+        names = "\n  ".join(recipes.NAMES)
+        tail = "ncollapse train RECIPE --help lists the options with that recipe's values."
+        print(
+            f"{USAGE}\n\nRECIPE: a .toml or .json file, or one of\n  {names}\n\n{tail}",
+            file=None if asked else sys.stderr,
+        )
+        return 0 if asked else 2
+    recipe = find_recipe(argv[0])
+    args = tyro.cli(
+        Args,
+        args=argv[1:],
+        prog=f"ncollapse train {argv[0]}",
+        default=Args(recipe, tyro.MISSING),
+    )
+    shown = _Progress(args.recipe, quiet=args.json or not sys.stderr.isatty())
+    with shown:
+        summary = run(
+            args.recipe,
+            args.out,
+            data_root=args.data_root,
+            device=args.device,
+            resume=args.resume,
+            deterministic=args.deterministic,
+            compile=args.compile,
+            progress=shown.update,
+        )
+    if args.json:
+        console.print_json(summary)
+    else:
+        _print_summary(summary, args.out / args.recipe.run_id, trained=shown.seen)
+    return 0
+
+
+def find_recipe(name: str) -> Recipe:
+    """A recipe by its name, or from a file."""
+    path = Path(name)
+    if path.suffix in (".toml", ".json"):
+        if not path.is_file():
+            raise FileNotFoundError(f"no recipe file {name}")
+        return Recipe.from_file(path)
+    return recipes.get(name)
+
+
+class _Progress:
+    """A bar on a terminal, a line every tenth of the run elsewhere."""
+
+    def __init__(self, recipe: Recipe, quiet: bool) -> None:
+        self.recipe, self.quiet, self.seen = recipe, quiet, False
+        self.bar = None if quiet else console.progress()
+
+    def __enter__(self) -> _Progress:
+        if self.bar is not None:
+            self.bar.start()
+            self.task = self.bar.add_task(self.recipe.name, total=self.recipe.optim.epochs, detail="")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def update(self, event: dict[str, Any]) -> None:
+        self.seen = True
+        done = event["epoch"] - 1 + event["step"] / event["steps"]
+        detail = f"{event['rate']:.0f} steps/s"
+        measured = "nc1" in event
+        if measured:
+            detail += "".join(f"  {name} {event[name]:.3g}" for name in ("loss", "accuracy", "nc1", "nc2", "nc3"))
+        if self.bar is not None:
+            self.bar.update(self.task, completed=done)
+            if measured:
+                self.bar.update(self.task, detail=detail)
+        elif measured and event["epoch"] % max(1, event["epochs"] // 10) == 0:
+            print(f"epoch {event['epoch']}/{event['epochs']}  {detail}", file=sys.stderr)
+
+
+def _print_summary(summary: dict[str, Any], folder: Path, trained: bool) -> None:
+    from rich.table import Table
+
+    out = console.console()
+    if not trained:
+        out.print(f"{folder} is finished; nothing was trained", soft_wrap=True)
+    prediction = summary.get("prediction") or {}
+    table = Table(title=f"epoch {summary['selected_epoch']} of {summary['epochs']}")
+    for heading in ("", "train", "test", "predicted"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    rows = ("accuracy", "uniform_accuracy", "nc1", "nc2", "nc3", "positive_score", "negative_score", "bias")
+    for name in (*rows, "weight_energy", "feature_energy"):
+        values = [summary[split].get(name) for split in ("train", "test")]
+        table.add_row(name, *(_number(value) for value in (*values, prediction.get(name))))
+    out.print(table)
+    certificate = summary.get("certificate")
+    if certificate is not None:
+        out.print(f"certified gap to the global optimum: {certificate['relative_gap']:.2%} of the objective")
+    out.print(f"{folder}", soft_wrap=True)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, dict):
+        value = value.get("mean")
+    return "" if value is None or isinstance(value, (list, str)) else f"{value:.5g}"
