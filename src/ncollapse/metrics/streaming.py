@@ -120,6 +120,7 @@ class NeuralCollapse(Metric):
     def statistics(self, value: Tensor) -> None:
         if not (value.is_floating_point() and value.dtype == torch.float64):
             raise TypeError(f"statistics: expected float64, got {value.dtype}; lower precision has lost the numbers")
+        _unpack(value, self.num_classes, self.dim)  # raises where it does not fit
         self._buffer = None
         self._statistics = value
 
@@ -171,6 +172,9 @@ class NeuralCollapse(Metric):
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Add the samples of another metric, or of its state."""
+        state: dict[str, Any] = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
+        if isinstance(state.get("statistics"), Tensor):
+            _unpack(state["statistics"], self.num_classes, self.dim)  # raises where it does not fit
         super().merge_state(incoming_state)
         self._update_count += incoming_state.update_count if isinstance(incoming_state, Metric) else 1
 

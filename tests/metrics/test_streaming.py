@@ -1,0 +1,338 @@
+"""The torchmetrics metric against `measure`, however its samples arrive, and through all that torchmetrics offers."""
+
+import copy
+import doctest
+import importlib
+import io
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassAccuracy
+
+import ncollapse as nc
+from ncollapse.metrics import streaming
+from reference.two_processes import CLASSES, DIM, SAMPLES, make_data
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_data()
+
+
+def fill(metric, features, labels, size=23):
+    for x, y in zip(features.split(size), labels.split(size)):
+        metric.update(x, y)
+    return metric
+
+
+def expect(found, measured, tolerance=1e-10):
+    """Every value of a result is the measurement's field of that name."""
+    assert found.keys() >= {"nc1", "nc2_means", "cdnv", "feature_energy"}
+    for name, value in found.items():
+        field, _, part = name.partition(".")
+        exact = getattr(measured, field)
+        exact = getattr(exact, part) if part else exact
+        assert float(value) == pytest.approx(exact, rel=tolerance, abs=1e-13), name
+
+
+@pytest.mark.parametrize("size", [1, 23, 500])
+@pytest.mark.parametrize("buffered", [40 * DIM, 1 << 21])
+def test_any_split_gives_the_two_pass_numbers(data, size, buffered, monkeypatch):
+    monkeypatch.setattr(streaming, "BUFFERED_NUMBERS", buffered)
+    features, labels, head = data
+    found = fill(nc.NeuralCollapse(CLASSES, DIM), features, labels, size).compute(head)
+    assert {"nc2", "nc3", "positive_score.mean", "bias.std"} <= found.keys()
+    assert all(value.dtype == torch.float64 and value.ndim == 0 for value in found.values())
+    expect(found, nc.measure(features, labels, head=head))
+
+
+def test_two_heads_give_two_results_and_none_gives_less(data):
+    features, labels, head = data
+    metric = fill(nc.NeuralCollapse(CLASSES, DIM), features, labels)
+    first, second, bare = metric.compute(head), metric.compute(nc.Head(-head.weight.detach())), metric.compute()
+    assert float(first["nc3"]) != float(second["nc3"])
+    assert float(first["nc1"]) == float(second["nc1"]) == float(bare["nc1"])
+    assert "nc2" not in bare
+    with pytest.raises(KeyError, match=r"compute\(head=...\)"):
+        bare["nc2"]
+
+
+def test_what_needs_a_second_pass_says_so_and_is_offered(data):
+    features, labels, head = data
+    metric = fill(nc.NeuralCollapse(CLASSES, DIM), features, labels)
+    with pytest.raises(KeyError, match="second_pass"):
+        metric.compute(head)["accuracy"]
+    with pytest.raises(KeyError, match=r"^'nonsense'$"):
+        metric.compute(head)["nonsense"]
+    batches = list(zip(features.split(50), labels.split(50)))
+    assert metric.second_pass(batches, head) == nc.measure(batches, head=head)
+    with pytest.raises(ValueError, match="batches: hold"):
+        metric.second_pass(batches[:-1], head)
+
+
+def test_forward_returns_the_batch_and_keeps_the_whole(data):
+    features, labels, head = data
+    metric = nc.NeuralCollapse(CLASSES, DIM)
+    for x, y in zip(features.split(100), labels.split(100)):
+        batch = metric(x, y)  # sorted labels: no batch has all classes, and that is no cause for a warning
+        assert float(batch["num_samples"]) == len(x)
+    expect(metric.compute(head), nc.measure(features, labels, head=head))
+    whole = nc.NeuralCollapse(CLASSES, DIM)(features, labels)
+    expect(whole, nc.measure(features, labels))
+
+
+def test_merge_state(data):
+    features, labels, head = data
+    left = fill(nc.NeuralCollapse(CLASSES, DIM), features[:90], labels[:90])
+    right = fill(nc.NeuralCollapse(CLASSES, DIM), features[90:], labels[90:])
+    empty = nc.NeuralCollapse(CLASSES, DIM)
+    empty.merge_state(left)
+    empty.merge_state({"statistics": right.statistics})
+    expect(empty.compute(head), nc.measure(features, labels, head=head))
+    with pytest.raises(ValueError, match="do not fit"):
+        nc.NeuralCollapse(CLASSES, DIM + 1).merge_state(left)
+    with pytest.raises(ValueError, match="do not fit"):
+        nc.NeuralCollapse(CLASSES, DIM + 1).load_state_dict(left.state_dict())
+
+
+@pytest.mark.parametrize("cast", ["to", "half", "bfloat16", "float", "set_dtype"])
+def test_state_stays_float64(data, cast):
+    features, labels, head = data
+
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.metric, self.layer = nc.NeuralCollapse(CLASSES, DIM), torch.nn.Linear(2, 2)
+
+    module = Module()
+    fill(module.metric, features[:100], labels[:100])
+    if cast == "to":
+        module.to(torch.bfloat16)
+        assert module.layer.weight.dtype == torch.bfloat16
+    elif cast == "set_dtype":
+        module.metric.set_dtype(torch.float16)
+    else:
+        getattr(module, cast)()
+    fill(module.metric, features[100:], labels[100:])
+    assert module.metric.statistics.dtype == torch.float64
+    expect(module.metric.compute(head), nc.measure(features, labels, head=head))
+    module.metric.reset()
+    assert module.metric.statistics.dtype == torch.float64
+
+
+def test_moving_to_another_device_takes_what_waits_along(data):
+    features, labels, _ = data
+    metric = fill(nc.NeuralCollapse(CLASSES, DIM), features, labels).to("meta")
+    assert metric.statistics.device.type == metric.device.type == "meta"
+    with pytest.raises(ValueError, match=r"on cpu, but the metric is on meta; metric.to\('cpu'\)"):
+        metric.update(features, labels)
+
+
+def clone(metric):
+    return metric.clone()
+
+
+def unpickle(metric):
+    return pickle.loads(pickle.dumps(metric))
+
+
+def reload(metric):
+    stream = io.BytesIO()
+    torch.save(metric.state_dict(), stream)
+    stream.seek(0)
+    fresh = nc.NeuralCollapse(CLASSES, DIM)
+    fresh.load_state_dict(torch.load(stream, weights_only=True))
+    return fresh
+
+
+@pytest.mark.parametrize("copy_of", [clone, unpickle, reload, copy.deepcopy])
+def test_copies_go_on_alone(data, copy_of):
+    features, labels, head = data
+    metric = fill(nc.NeuralCollapse(CLASSES, DIM), features[:77], labels[:77])
+    twin = copy_of(metric)
+    fill(twin, features[77:], labels[77:])
+    expect(twin.compute(head), nc.measure(features, labels, head=head))
+    with pytest.warns(UserWarning, match="no sample of classes 2, 3, 4"):
+        assert float(metric.compute()["num_samples"]) == 77
+
+
+def test_a_state_in_low_precision_is_refused():
+    metric = nc.NeuralCollapse(2, 3)
+    with pytest.raises(TypeError, match="float64"):
+        metric.load_state_dict({"statistics": metric.statistics.float()})
+
+
+def test_collections_with_other_metrics_and_with_a_twin(data):
+    features, labels, _ = data
+    collection = MetricCollection({"nc": nc.NeuralCollapse(CLASSES, DIM), "twin": nc.NeuralCollapse(CLASSES, DIM)})
+    for x, y in zip(features.split(60), labels.split(60)):
+        collection.update(x, y)
+    found = collection.compute()
+    exact = nc.measure(features, labels)
+    assert float(found["nc_nc1"]) == pytest.approx(exact.nc1, rel=1e-10)
+    assert float(found["twin_nc1"]) == pytest.approx(exact.nc1, rel=1e-10)
+    mixed = MetricCollection(
+        {"nc": nc.NeuralCollapse(CLASSES, DIM), "accuracy": MulticlassAccuracy(DIM, average="micro")}
+    )
+    found = mixed(features, labels)
+    assert float(found["nc1"]) == pytest.approx(exact.nc1, rel=1e-10)
+    assert 0 <= float(found["accuracy"]) <= 1
+
+
+def test_autocast_and_grad_leave_the_numbers_alone(data):
+    features, labels, head = data
+    watched = features.clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        metric = fill(nc.NeuralCollapse(CLASSES, DIM), watched, labels)
+        found = metric.compute(head)
+        batch = metric(watched, labels)
+    expect(found, nc.measure(features, labels, head=head))
+    assert not batch["nc1"].requires_grad
+    assert not metric.statistics.requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_features_of_any_precision_count_as_they_are(data, dtype):
+    features, labels, head = data
+    narrow = features.to(dtype)
+    found = fill(nc.NeuralCollapse(CLASSES, DIM), narrow, labels).compute(head)
+    expect(found, nc.measure(narrow.double(), labels, head=head))
+
+
+def test_the_buffer_holds_copies(data):
+    features, labels, _ = data
+    shared = torch.empty(50, DIM)
+    metric = nc.NeuralCollapse(CLASSES, DIM)
+    for x, y in zip(features[:200].split(50), labels[:200].split(50)):
+        shared.copy_(x)
+        metric.update(shared, y)
+    expect(metric.compute(), nc.measure(features[:200], labels[:200]))
+
+
+def test_masked_samples_do_not_count(data):
+    features, labels, head = data
+    keep = torch.arange(SAMPLES) % 3 != 0
+    spoiled, wrong = features.clone(), labels.clone()
+    spoiled[~keep], wrong[~keep] = torch.nan, CLASSES + 7
+    metric = nc.NeuralCollapse(CLASSES, DIM)
+    for part in torch.arange(SAMPLES).split(31):
+        metric.update(spoiled[part], wrong[part], mask=keep[part])
+    metric.update(features[keep], labels[keep])  # and a batch without a mask after them
+    double = torch.cat([features[keep]] * 2), torch.cat([labels[keep]] * 2)
+    expect(metric.compute(head), nc.measure(*double, head=head))
+    with pytest.raises(ValueError, match="mask: expected bool"):
+        metric.update(features, labels, mask=torch.ones(SAMPLES))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x[:, 1:], y), r"features: expected \[B, 12\], got"),
+        (lambda x, y: (x, torch.nn.functional.one_hot(y)), "one-hot or soft labels: pass labels.argmax"),
+        (lambda x, y: (x, y.float()), "expected integers"),
+        (lambda x, y: (x, y[1:]), "labels for 203 rows"),
+        (lambda x, y: (x, y + 1), r"labels: expected integers 0..4, got 5"),
+        (lambda x, y: ((x * 1e6).half(), y), "NaN or Inf in 203 rows"),
+        (lambda x, y: (x[0], y[:1]), r"expected a matrix \[N, d\]"),
+    ],
+    ids=["width", "one-hot", "float", "count", "range", "overflow", "vector"],
+)
+def test_bad_batches_are_refused_and_not_counted(data, change, message):
+    features, labels, _ = data
+    metric = nc.NeuralCollapse(CLASSES, DIM)
+    metric.update(features, labels)
+    with pytest.raises(ValueError, match=message):
+        metric.update(*change(features, labels))
+    assert float(metric.compute()["num_samples"]) == SAMPLES
+
+
+def test_what_a_gpu_would_report_late(data, monkeypatch):
+    features, labels, _ = data
+    monkeypatch.setattr(streaming, "refuse", lambda *_: None)
+    metric = nc.NeuralCollapse(CLASSES, DIM)
+    metric.update(features, labels + 1)
+    with pytest.raises(ValueError, match=r"labels: 40 samples had labels outside 0..4"):
+        metric.compute()
+    metric.reset()
+    metric.update(features / 0.0, labels)
+    with pytest.raises(ValueError, match="features: 203 samples held NaN or Inf"):
+        metric.compute()
+
+
+def test_nothing_seen_is_an_error():
+    with (
+        pytest.warns(UserWarning, match="called before the ``update``"),
+        pytest.raises(ValueError, match="no samples"),
+    ):
+        nc.NeuralCollapse(2, 3).compute()
+
+
+def test_plot_draws_curves(data):
+    features, labels, head = data
+    metric = fill(nc.NeuralCollapse(CLASSES, DIM), features, labels)
+    results = [metric.compute(head), metric.compute(head)]
+    figure = metric.plot(results)
+    drawn = {curve.name: curve for curve in figure.data}
+    assert list(drawn["nc1"].y) == [float(result["nc1"]) for result in results]
+    assert drawn["nc1"].visible is True
+    assert drawn["cdnv"].visible == "legendonly"
+    assert figure.layout.yaxis.type == "log"
+    assert {curve.name for curve in metric.plot().data} >= {"nc1", "nc2_means"}
+    with pytest.raises(ValueError, match="no curve"):
+        metric.plot([])
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    """What two gloo processes found together."""
+    folder = tmp_path_factory.mktemp("gloo")
+    script = Path(__file__).parents[1] / "reference" / "two_processes.py"
+    started = [
+        subprocess.Popen([sys.executable, str(script), str(rank), str(folder)], stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    for process in started:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", ["whole", "again", "masked", "step"])
+def test_two_processes_give_the_numbers_of_one(data, processes, name):
+    features, labels, head = data
+    exact = nc.measure(features, labels, head=None if name == "step" else head)
+    for found in processes:
+        expect(found[name], exact)
+
+
+def test_two_processes_in_the_middle_and_after_an_error(data, processes):
+    features, labels, head = data
+    seen = torch.cat([torch.arange(34), torch.arange(60, 94)])
+    with pytest.warns(UserWarning, match="no sample of classes 3, 4"):
+        exact = nc.measure(features[seen], labels[seen], head=head)
+    for found in processes:
+        assert float(found["half"]["num_samples"]) == 68
+        assert float(found["half"]["positive_score.mean"]) == pytest.approx(exact.positive_score.mean, rel=1e-10)
+    assert processes[0]["own"].tolist() == processes[0]["after error"].tolist() == [41, 19, 0, 0, 0]
+    assert processes[1]["own"].sum() == SAMPLES - 60
+
+
+def test_two_processes_monitor_a_ddp_model(data, processes):
+    features, labels, head = data
+    exact = nc.measure(features, labels, head=head).to_dict()
+    for found in processes:
+        assert found["monitor"]["counts"] == exact["counts"]
+        for name in ("nc1", "nc2", "nc3", "accuracy", "uniform_accuracy", "compactness"):
+            assert found["monitor"][name] == pytest.approx(exact[name], rel=1e-10), name
+
+
+@pytest.mark.parametrize("module", ["metrics.streaming", "metrics.curves", "metrics.flat"])
+def test_docstring_examples(module):
+    result = doctest.testmod(importlib.import_module(f"ncollapse.{module}"))
+    assert result.attempted > 0
+    assert result.failed == 0

@@ -1,0 +1,73 @@
+"""One of two gloo processes that measure together: `python two_processes.py RANK FOLDER` writes FOLDER/RANK.pt."""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import ncollapse as nc
+
+CLASSES, DIM, SAMPLES = 5, 12, 203
+
+
+def make_data():
+    """Features with a large common offset, labels sorted so that shards see few classes, a model and a classifier."""
+    generator = torch.Generator().manual_seed(3)
+    features = torch.randn(SAMPLES, DIM, generator=generator) + 100.0
+    labels = torch.arange(SAMPLES) * CLASSES // SAMPLES
+    head = torch.nn.Linear(DIM, CLASSES)
+    with torch.no_grad():
+        head.weight.copy_(torch.randn(CLASSES, DIM, generator=generator))
+        head.bias.copy_(torch.randn(CLASSES, generator=generator))
+    return features, labels, head
+
+
+def main(rank: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    features, labels, head = make_data()
+    found = {}
+
+    share = slice(0, 60) if rank == 0 else slice(60, SAMPLES)  # uneven, and rank 0 never sees classes 2 to 4
+    metric = nc.NeuralCollapse(CLASSES, DIM)
+    batches = list(zip(features[share].split(17), labels[share].split(17)))
+    for batch in batches[:2]:
+        metric.update(*batch)
+    found["half"] = dict(metric.compute(head))
+    saved = metric.state_dict()
+    metric = nc.NeuralCollapse(CLASSES, DIM)
+    metric.load_state_dict(saved)
+    for batch in batches[2:]:
+        metric.update(*batch)
+    found["whole"] = dict(metric.compute(head))
+    found["again"] = dict(metric.compute(head))
+    found["own"] = metric.class_statistics().counts
+
+    data = TensorDataset(features, labels)
+    sampler = DistributedSampler(data, 2, rank, shuffle=False)  # 203 samples: one of them twice
+    masked = nc.NeuralCollapse(CLASSES, DIM)
+    for start, (x, y) in enumerate(DataLoader(data, batch_size=1, sampler=sampler)):
+        masked.update(x, y, mask=torch.tensor([rank + 2 * start < SAMPLES]))
+    found["masked"] = dict(masked.compute(head))
+
+    step = nc.NeuralCollapse(CLASSES, DIM, dist_sync_on_step=True)
+    found["step"] = dict(step(features[rank::2], labels[rank::2]))
+
+    broken = nc.NeuralCollapse(CLASSES, DIM)
+    broken.update(features[share], labels[share])
+    try:
+        broken.compute(torch.nn.Linear(DIM + 1, CLASSES))
+    except ValueError:
+        found["after error"] = broken.class_statistics().counts
+
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Identity(), head))
+    with nc.monitor(model, DataLoader(data, batch_size=16, sampler=sampler)) as watch:
+        found["monitor"] = watch.last.to_dict()
+    torch.save(found, folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))
