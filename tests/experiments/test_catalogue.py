@@ -86,7 +86,9 @@ def test_shared_runs_are_shared():
 
 
 def test_filters_seeds_and_epochs():
-    points = expand(find("bce-vs-ce/table-10"), parse_only(["bias_decay=5e-4,5e-6", "loss=BCE"]), seeds=2, epochs=40)
+    only = parse_only(["bias_decay=5e-4,5e-6", "loss=BCE"])
+    points = expand(find("bce-vs-ce/table-10"), only, seeds=2, epochs=40, measure_every=5)
+    assert {p.recipe.measure_every for p in points} == {5}
     assert len(points) == 2 * 2 * 2
     assert {p.recipe.optim.epochs for p in points} == {40}
     assert {p.keys["seed"] for p in points} == {0, 1}

@@ -9,7 +9,7 @@ from ncollapse.experiments import claims, page, publications
 from ncollapse.experiments.catalogue import CATALOGUE, find
 from ncollapse.experiments.experiment import adjust, expand, shorten
 from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.verdicts import compare, group, sign, sum_up, tolerance
+from ncollapse.experiments.verdicts import compare, group, match, sign, sum_up, tolerance
 
 
 def record(point, path, **train):
@@ -95,6 +95,17 @@ def test_runs_of_other_length_and_seed_belong_to_the_same_point():
     short = adjust(shorten(points[0].recipe, 40), seed=7)
     assert sign(short.to_dict()) == sign(points[0].recipe.to_dict())
     assert sign(adjust(short, optim__batch_size=64).to_dict()) not in marks
+
+
+def test_lengths_of_the_grid_are_told_apart(tmp_path):
+    points = [p for p in find("all-losses/figure-4").grid() if p.keys["width"] == 2 and p.keys["loss"] == "ce"]
+    assert [p.keys["epochs"] for p in points] == [100, 200, 400, 800]
+    lengths = (100, 800, 20, 50)
+    records = [
+        record(type(points[0])({}, shorten(points[0].recipe, length)), tmp_path / str(length)) for length in lengths
+    ]
+    found = {p.keys["epochs"]: [r.get("optim.epochs") for r in runs] for p, runs in match(points, records)}
+    assert found == {100: [100], 200: [], 400: [], 800: [800]}
 
 
 def test_unfinished_runs_do_not_count(tmp_path):

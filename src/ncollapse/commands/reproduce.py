@@ -42,6 +42,8 @@ class Args:
     """Repeat every run with seeds 0 to SEEDS - 1."""
     epochs: int | None = None
     """Train this long instead; recorded, and stated on the page."""
+    measure_every: int | None = None
+    """Measure every so many epochs instead; the last epoch always is."""
     time_limit: float | None = None
     """Seconds after which every run stops at the end of its epoch, to be resumed by the same command."""
     records: Path | None = None
@@ -74,7 +76,8 @@ def main(argv: list[str]) -> int:
     from ncollapse.experiments.experiment import expand, parse_only
 
     only = parse_only(args.only)
-    chosen = [(find(name), expand(find(name), only, args.seeds, args.epochs)) for name in args.experiments]
+    changes = (args.seeds, args.epochs, args.measure_every)
+    chosen = [(find(name), expand(find(name), only, *changes)) for name in args.experiments]
     if args.dry_run:
         return show_plan(chosen, args)
     records = run_all(chosen, args)

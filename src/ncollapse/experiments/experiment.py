@@ -61,6 +61,7 @@ def expand(
     only: dict[str, tuple[str, ...]] | None = None,
     seeds: int | None = None,
     epochs: int | None = None,
+    measure_every: int | None = None,
 ) -> list[Point]:
     """The points of an experiment that pass the filter, for seeds 0 to `seeds` - 1, with `epochs` in place of its own.
 
@@ -70,6 +71,8 @@ def expand(
     if epochs is not None:
         points = [replace(p, recipe=shorten(p.recipe, epochs)) for p in points]
         points = list({p.recipe.run_id: p for p in reversed(points)}.values())[::-1]
+    if measure_every is not None:
+        points = [replace(p, recipe=adjust(p.recipe, measure_every=measure_every)) for p in points]
     if seeds is None:
         return points
     if seeds < 1:
