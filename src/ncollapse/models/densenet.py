@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ncollapse.models.network import require_feature_dim, start_convolutions
+from ncollapse.models.norm import norm_relu
 
 SHAPES = {121: (32, 64, (6, 12, 24, 16)), 161: (48, 96, (6, 12, 36, 24))}
 
@@ -23,8 +24,8 @@ class DenseLayer(nn.Module):
         self.norm2, self.conv2 = nn.BatchNorm2d(4 * growth), nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.conv1(F.relu(self.norm1(x)))
-        y = self.conv2(F.relu(self.norm2(y)))
+        y = self.conv1(norm_relu(self.norm1, x))
+        y = self.conv2(norm_relu(self.norm2, y))
         return torch.cat([x, y], 1)
 
 
@@ -36,7 +37,7 @@ class Squeeze(nn.Module):
         self.norm, self.conv = nn.BatchNorm2d(fan_in), nn.Conv2d(fan_in, fan_out, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv(F.relu(self.norm(x)))  # type: ignore[no-any-return]
+        return self.conv(norm_relu(self.norm, x))  # type: ignore[no-any-return]
 
 
 class Transition(Squeeze):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ncollapse.models.network import require_feature_dim, start_convolutions
+from ncollapse.models.norm import norm_relu
 
 DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 
@@ -29,9 +30,8 @@ class BasicBlock(nn.Module):
         self.downsample = shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.bn1(self.conv1(x)))
-        y = self.bn2(self.conv2(y))
-        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+        y = norm_relu(self.bn1, self.conv1(x))
+        return norm_relu(self.bn2, self.conv2(y), x if self.downsample is None else self.downsample(x))
 
 
 class Bottleneck(nn.Module):
@@ -45,10 +45,19 @@ class Bottleneck(nn.Module):
         self.downsample = shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.bn1(self.conv1(x)))
-        y = F.relu(self.bn2(self.conv2(y)))
-        y = self.bn3(self.conv3(y))
-        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+        y = norm_relu(self.bn1, self.conv1(x))
+        y = norm_relu(self.bn2, self.conv2(y))
+        return norm_relu(self.bn3, self.conv3(y), x if self.downsample is None else self.downsample(x))
+
+
+class Projection(nn.Sequential):
+    """A strided 1 x 1 convolution and its norm."""
+
+    def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
+        super().__init__(conv(fan_in, fan_out, 1, stride), nn.BatchNorm2d(fan_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return norm_relu(self[1], self[0](x), relu=False)  # type: ignore[arg-type]
 
 
 class PadShortcut(nn.Module):
@@ -96,7 +105,7 @@ class ResNet(nn.Module):
                     if padded_shortcuts and fan_out >= fan_in:
                         shortcut = PadShortcut(fan_in, fan_out, stride)
                     else:
-                        shortcut = nn.Sequential(conv(fan_in, fan_out, 1, stride), nn.BatchNorm2d(fan_out))
+                        shortcut = Projection(fan_in, fan_out, stride)
                 blocks.append(block(fan_in, inner, fan_out, stride, shortcut))
                 fan_in = fan_out
             self.stages.append(f"layer{stage + 1}")
@@ -104,7 +113,7 @@ class ResNet(nn.Module):
         start_convolutions(self, "fan_out")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x)))
+        x = norm_relu(self.bn1, self.conv1(x))
         if self.pool is not None:
             x = self.pool(x)
         for stage in self.stages:

@@ -1,0 +1,52 @@
+"""Batch normalisation with the ReLU, and the residual, that follow it: one operation instead of three.
+
+On a GPU with channels last it runs in fused kernels (`fused_norm`); torch's own composition everywhere else. The module
+stays an `nn.BatchNorm2d`, so weights, running statistics and `SyncBatchNorm` conversion are what users expect.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+    """relu(norm(x) + residual), each of the two left out on request.
+
+    >>> import torch
+    >>> norm_relu(nn.BatchNorm2d(2), torch.tensor([[[[1.0]], [[2.0]]], [[[3.0]], [[2.0]]]])).flatten().tolist()
+    [0.0, 0.0, 0.9999949932098389, 0.0]
+    """
+    if can_fuse(norm, x, residual):
+        from ncollapse.models.fused_norm import fused_norm_relu
+
+        return fused_norm_relu(norm, x, residual, relu)
+    y = norm(x)
+    if residual is not None:
+        y = y + residual
+    return F.relu(y) if relu else y
+
+
+def can_fuse(norm: nn.Module, x: Tensor, residual: Tensor | None) -> bool:
+    """Whether the fused kernels know this case: a plain BatchNorm2d over a dense channels-last map on a GPU."""
+    if not (x.is_cuda and type(norm) is nn.BatchNorm2d and triton_is_here()) or torch.compiler.is_compiling():
+        return False
+    if norm.weight is None or norm.running_mean is None or norm.momentum is None or norm.weight.dtype != torch.float32:
+        return False
+    if x.numel() <= x.shape[1]:
+        return False  # one value a channel: torch says what is wrong with it
+    if x.dtype not in (torch.bfloat16, torch.float32) or not x.is_contiguous(memory_format=torch.channels_last):
+        return False
+    if residual is None:
+        return True
+    return residual.dtype == x.dtype and residual.is_contiguous(memory_format=torch.channels_last)
+
+
+@cache
+def triton_is_here() -> bool:
+    """Triton comes with torch's CUDA builds."""
+    return find_spec("triton") is not None

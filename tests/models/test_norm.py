@@ -1,0 +1,102 @@
+"""relu(norm(x) + residual): against its definition in float64, and on a GPU the fused kernels against torch's."""
+
+import pytest
+import torch
+from torch import nn
+
+from ncollapse.models.norm import can_fuse, norm_relu
+
+CASES = [(relu, residual) for relu in (True, False) for residual in (True, False)]
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="the fused kernels need a GPU")
+
+
+def reference(x, weight, bias, residual, relu, eps):
+    """The definition, in float64: normalise by the batch's own mean and variance, add, cut."""
+    x = x.double()
+    mean = x.mean((0, 2, 3), keepdim=True)
+    variance = ((x - mean) ** 2).mean((0, 2, 3), keepdim=True)
+    y = (x - mean) / (variance + eps).sqrt() * weight.double()[:, None, None] + bias.double()[:, None, None]
+    if residual is not None:
+        y = y + residual.double()
+    return y.clamp(min=0) if relu else y
+
+
+def make(shape, device="cpu", dtype=torch.float32, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    norm = nn.BatchNorm2d(shape[1])
+    with torch.no_grad():
+        norm.weight.copy_(torch.rand(shape[1], generator=g) + 0.5)
+        norm.bias.copy_(torch.randn(shape[1], generator=g))
+        norm.running_mean.copy_(torch.randn(shape[1], generator=g))
+    tensors = [
+        torch.randn(shape, generator=g) * 3 + 2,
+        torch.randn(shape, generator=g),
+        torch.randn(shape, generator=g),
+    ]
+    x, residual, dy = (t.to(device, dtype).contiguous(memory_format=torch.channels_last) for t in tensors)
+    return norm.to(device), x, residual, dy
+
+
+def check(norm, x, residual, dy, relu, tolerance):
+    """Output, all gradients and the running statistics against float64 autograd over the definition."""
+    before = norm.running_mean.double().clone(), norm.running_var.double().clone()
+    leaves = [t.detach().requires_grad_() for t in (x, *([] if residual is None else [residual]))]
+    y = norm_relu(norm, leaves[0], leaves[1] if residual is not None else None, relu)
+    y.backward(dy)
+    exact = [t.detach().double().requires_grad_() for t in (x, norm.weight, norm.bias)]
+    rest = None if residual is None else residual.detach().double().requires_grad_()
+    y_ref = reference(*exact, rest, relu, norm.eps)
+    y_ref.backward(dy.double() if not relu else dy.double() * (y.detach() > 0))
+    found = [y, leaves[0].grad, norm.weight.grad, norm.bias.grad]
+    wanted = [y_ref, exact[0].grad, exact[1].grad, exact[2].grad]
+    if rest is not None:
+        found, wanted = [*found, leaves[1].grad], [*wanted, rest.grad]
+    count = x.numel() // x.shape[1]
+    found += [norm.running_mean, norm.running_var]
+    mean, variance = x.double().mean((0, 2, 3)), x.double().var((0, 2, 3), unbiased=True)
+    assert count > 1
+    wanted += [0.9 * before[0] + 0.1 * mean, 0.9 * before[1] + 0.1 * variance]
+    for a, b in zip(found, wanted):
+        assert ((a.double() - b).norm() / b.norm()).item() < tolerance
+    assert int(norm.num_batches_tracked) == 1
+
+
+@pytest.mark.parametrize(("relu", "residual"), CASES)
+def test_composition_matches_the_definition(relu, residual):
+    norm, x, rest, dy = make((6, 5, 4, 3))
+    assert not can_fuse(norm, x, rest)
+    check(norm, x, rest if residual else None, dy, relu, 1e-5)
+
+
+@gpu
+@pytest.mark.parametrize("shape", [(128, 64, 32, 32), (96, 512, 4, 4), (5, 48, 7, 3), (16, 200, 1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("relu", "residual"), CASES)
+def test_fused_kernels_match_the_definition(shape, dtype, relu, residual):
+    norm, x, rest, dy = make(shape, "cuda", dtype)
+    assert can_fuse(norm, x, rest)
+    check(norm, x, rest if residual else None, dy, relu, 1e-5 if dtype == torch.float32 else 6e-3)
+
+
+@gpu
+@pytest.mark.parametrize(("relu", "residual"), CASES)
+def test_fused_kernels_match_in_eval_mode(relu, residual):
+    norm, x, rest, _ = make((64, 80, 9, 5), "cuda")
+    norm.eval()
+    with torch.no_grad():
+        found = norm_relu(norm, x, rest if residual else None, relu)
+        wanted = norm(x) + rest if residual else norm(x)
+    torch.testing.assert_close(found, wanted.relu() if relu else wanted, rtol=1e-5, atol=1e-5)
+
+
+@gpu
+def test_fused_sums_are_deterministic():
+    results = []
+    for _ in range(3):
+        norm, x, rest, dy = make((128, 64, 32, 32), "cuda", torch.bfloat16)
+        x.requires_grad_()
+        y = norm_relu(norm, x, rest)
+        y.backward(dy)
+        results.append((y.detach().clone(), x.grad.clone(), norm.weight.grad.clone(), norm.running_var.clone()))
+    for later in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], later))
