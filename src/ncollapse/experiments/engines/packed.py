@@ -17,7 +17,15 @@ PACK = 4
 
 
 def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]], None]) -> None:
-    """Carry out the jobs in threads, `workers` at a time (default 4)."""
+    """Carry out the jobs in threads, `workers` at a time (default 4).
+
+    Precision is a switch of the whole process, so runs of different precision take turns.
+    """
+    for precision in dict.fromkeys(job.recipe.get("precision") for job in jobs):
+        _run_side_by_side([job for job in jobs if job.recipe.get("precision") == precision], workers, emit)
+
+
+def _run_side_by_side(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]], None]) -> None:
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
     for job in jobs:
         waiting.put(job)
