@@ -265,11 +265,11 @@ def write_comparison(out: Path, losses: tuple[str, ...] = ("ce", "bce"), seeds: 
     return out
 
 
-def write_grid(out: Path) -> Path:
+def write_grid(out: Path, epochs: int = 100) -> Path:
     """The 60 runs of bce-vs-ce Fig. 3: two losses, two optimisers, nine initial biases and six bias decays."""
     for loss in ("ce", "bce"):
         for optimiser in ("sgd", "adamw"):
-            base = {"loss.name": loss, "optim.name": optimiser, "optim.epochs": 100}
+            base = {"loss.name": loss, "optim.name": optimiser, "optim.epochs": epochs}
             for initial in (0, 1, 2, 3, 4, 5, 6, 8, 10):
                 write_run(out, base | {"decays.bias": 0.0, "model.bias_init": float(initial)})
             for decay in (0.5, 0.05, 5e-3, 5e-4, 5e-5, 5e-6):

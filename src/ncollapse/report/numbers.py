@@ -37,7 +37,7 @@ def show_estimate(value: Estimate, percent: bool = False) -> str:
     """Mean and standard deviation to the digits the deviation allows; the mean alone for one seed.
 
     >>> show_estimate(Estimate(0.9, 0.01, 3), percent=True), show_estimate(Estimate(1.234e-5, 5.6e-7, 3))
-    ('90.00 ± 1.00 %', '(1.234 ± 0.056)·10⁻⁵')
+    ('90.00 ± 1.00 %', '(1.23 ± 0.06)·10⁻⁵')
     """
     if value.n == 0:
         return MISSING
@@ -45,31 +45,59 @@ def show_estimate(value: Estimate, percent: bool = False) -> str:
         return show(value.mean, percent=percent)
     if percent:
         return f"{100 * value.mean:.2f} ± {100 * value.std:.2f} %"
-    largest = max(abs(value.mean), value.std)
-    if largest == 0 or 1e-2 <= largest < 1e5:
-        return _pair(value.mean, value.std)
-    exponent = math.floor(math.log10(largest))
-    return f"({_pair(value.mean / 10.0**exponent, value.std / 10.0**exponent)})·10{_raise(exponent)}"
+    return show_with_error(value.mean, value.std)
 
 
-def _pair(mean: float, std: float) -> str:
-    places = 3 if std == 0 else min(6, max(0, 1 - math.floor(math.log10(std))))
-    return f"{mean:.{places}f} ± {std:.{places}f}".replace("-", "−")
+def show_with_error(value: float, error: float, sign: bool = False) -> str:
+    """A value and its error, the error to one digit (two below 3), with one power of ten where both are small.
+
+    >>> show_with_error(3.77741, 0.00051), show_with_error(0.000221, 0.00005, sign=True), show_with_error(4, 0)
+    ('3.7774 ± 0.0005', '(+2.2 ± 0.5)·10⁻⁴', '4 ± 0')
+    """
+    largest = max(abs(value), error)
+    if error <= 1e-12 * largest:
+        return f"{show(value, sign=sign)} ± 0"
+    if error < 1e-6 * largest:
+        return f"{show(value, sign=sign)} ± {show(error, 1)}"
+    exponent = 0 if 1e-2 <= largest < 1e5 else math.floor(math.log10(largest))
+    value, error = value / 10.0**exponent, error / 10.0**exponent
+    text = f"{_fix(value, error, sign)} ± {_fix(error, error)}"
+    return f"({text})·10{_raise(exponent)}" if exponent else text
+
+
+def show_difference(value: Difference, percent: bool = False) -> tuple[str, str]:
+    """A difference and its interval; says so where one seed gives none. Rates are in percentage points.
+
+    >>> show_difference(Difference(0.0019, -0.0087, 0.0125, 0.5, 3), percent=True)
+    ('+0.19', '[−0.87, +1.25]')
+    """
+    scale = 100 if percent else 1
+    if value.n == 0:
+        return MISSING, ""
+    mean, low, high = (scale * v for v in (value.mean, value.low, value.high))
+    if value.n == 1:
+        return show(mean, 3, sign=True), "one seed: no interval"
+    reach, largest = (high - low) / 2, max(abs(low), abs(high))
+    if reach <= 1e-9 * largest:
+        return show(mean, 3, sign=True), f"[{show(low, 3, sign=True)}, {show(high, 3, sign=True)}]"
+    exponent = 0 if largest >= 1e-2 else math.floor(math.log10(largest))
+    power = f"·10{_raise(exponent)}" if exponent else ""
+    centre, left, right = (_fix(v / 10.0**exponent, reach / 10.0 ** (exponent + 1), True) for v in (mean, low, high))
+    return centre + power, f"[{left}, {right}]{power}"
+
+
+def _fix(value: float, error: float, sign: bool = False) -> str:
+    places = -math.floor(math.log10(error))
+    if round(error * 10.0**places) < 3:
+        places += 1
+    places = min(5, max(0, places))
+    if round(value, places) == 0:
+        value, sign = 0.0, False
+    return f"{value:{'+' if sign else ''}.{places}f}".replace("-", "−")
 
 
 def _raise(exponent: int) -> str:
     return str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-
-
-def show_interval(value: Difference, percent: bool = False) -> str:
-    """A difference and its interval; says so where one seed gives none."""
-    scale = 100 if percent else 1
-    if value.n == 0:
-        return MISSING
-    if value.n == 1:
-        return f"{show(scale * value.mean, 3, sign=True)} (one seed: no interval)"
-    low, high = (show(scale * v, 3, sign=True) for v in (value.low, value.high))
-    return f"{show(scale * value.mean, 3, sign=True)} [{low}, {high}]"
 
 
 def deviation(value: float, reference: float) -> float:

@@ -66,12 +66,13 @@ class Report:
 
 
 def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
-    """Write the page for a folder of runs and return its path (`folder/report.html` if none is given).
+    """Write the page for a folder of runs and return its path (`folder/report.html` if none is given)."""
+    return write_page(make_report(folder), Path(folder) / "report.html" if out is None else Path(out))
 
-    The file is replaced in one step, so that a reader never sees half a page.
-    """
-    path = Path(out) if out is not None else Path(folder) / "report.html"
-    text = render(make_report(folder))
+
+def write_page(report: Report, path: Path) -> Path:
+    """Write a report's page; the file is replaced in one step, so that a reader never sees half of it."""
+    text = render(report)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")

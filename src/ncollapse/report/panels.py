@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from ncollapse.report.style import FAINT, GRID, INK, PRINT
 
 Spec = dict[str, Any]
-GAP_X, GAP_Y, MARGIN = 62, 66, {"l": 54, "r": 14, "b": 46}
+GAP_X, GAP_Y, MARGIN = 62, 66, {"l": 54, "r": 14}
 FONT = '-apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "Liberation Sans", sans-serif'
 
 
@@ -37,7 +38,9 @@ class Panel:
     annotations: list[Spec] = field(default_factory=list)
 
 
-def build(panels: list[Panel], columns: int = 3, row_height: int = 250, min_width: int = 250, **layout: Any) -> Spec:
+def build(
+    panels: list[Panel], columns: int = 3, row_height: int = 250, min_width: int = 250, bottom: int = 46, **layout: Any
+) -> Spec:
     """Put panels into one specification; `meta` keeps what the page needs to rearrange them to its width."""
     data: list[Spec] = []
     axes: Spec = {}
@@ -63,11 +66,32 @@ def build(panels: list[Panel], columns: int = 3, row_height: int = 250, min_widt
             "plot_bgcolor": "rgba(0,0,0,0)",
             "hovermode": "closest",
             "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "yref": "container"},
-            "meta": {"panels": len(panels), "columns": columns, "row_height": row_height, "min_width": min_width},
+            "meta": {
+                "panels": len(panels),
+                "columns": columns,
+                "row_height": row_height,
+                "min_width": min_width,
+                "bottom": bottom,
+            },
             **layout,
         },
     }
     return arrange(spec, 1000)
+
+
+def merge_alike(traces: list[Spec]) -> list[Spec]:
+    """Join traces that look alike into one each, with gaps between them: many lines draw as fast as one."""
+    joined: dict[str, Spec] = {}
+    for trace in traces:
+        look = json.dumps({key: value for key, value in trace.items() if key not in ("x", "y", "text")}, sort_keys=True)
+        if look not in joined:
+            joined[look] = {**trace, **{key: list(trace[key]) for key in ("x", "y", "text") if key in trace}}
+            continue
+        gap = [None] if "lines" in trace["mode"] else []
+        for key in ("x", "y", "text"):
+            if key in trace:
+                joined[look][key] += [*gap, *trace[key]]
+    return list(joined.values())
 
 
 def arrange(spec: Spec, width: float) -> Spec:
@@ -77,7 +101,7 @@ def arrange(spec: Spec, width: float) -> Spec:
     """
     layout = spec["layout"]
     meta = layout["meta"]
-    left, gap, bottom = meta.get("left", MARGIN["l"]), meta.get("gap", GAP_X), meta.get("bottom", MARGIN["b"])
+    left, gap, bottom = meta.get("left", MARGIN["l"]), meta.get("gap", GAP_X), meta["bottom"]
     right = 58 if "coloraxis" in layout else MARGIN["r"]
     inner = width - left - right
     fitting = int((inner + gap) // (meta["min_width"] + gap))

@@ -12,7 +12,7 @@ from ncollapse.experiments.comparison import QUANTITIES, SPEEDS, Finding, Quanti
 from ncollapse.experiments.runs import RunRecord, dig
 from ncollapse.experiments.variants import Variant, measured
 from ncollapse.report.figures.distributions import Snapshots
-from ncollapse.report.numbers import MISSING, deviation, show, show_estimate, show_interval
+from ncollapse.report.numbers import MISSING, deviation, show, show_difference, show_estimate
 from ncollapse.report.published import Published
 
 FEW = 4
@@ -27,6 +27,7 @@ class Cell:
     href: str = ""
     loss: str = ""
     numbers: dict[str, Any] = field(default_factory=dict)
+    anchor: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,12 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
         aid += "; then the paper's number"
     notes = seed_notes(findings)
     heads = [
-        Cell(f"{f.variant.label}, n = {len(f.variant.counted)}", href=anchors[f.variant.label], loss=f.variant.loss)
+        Cell(
+            f"{f.variant.label}, n = {len(f.variant.counted)}",
+            (f"theory: {f.phase}",) if f.phase else (),
+            anchors[f.variant.label],
+            f.variant.loss,
+        )
         for f in findings
     ]
     if len(findings) <= FEW:
@@ -124,8 +130,7 @@ def difference_cell(finding: Finding, quantity: Quantity) -> Cell:
     """The paired difference to the reference with its interval, and whether it leaves zero out."""
     d = finding.differences[quantity.key]
     numbers = {"difference": d.mean, "low": d.low, "high": d.high, "p": d.p_value, "n": d.n}
-    text = show_interval(d, quantity.percent)
-    head, _, tail = text.partition(" ")
+    head, tail = show_difference(d, quantity.percent)
     lines: tuple[str, ...] = (tail,) if tail else ()
     if d.n > 1 and d.clear and quantity.better:
         good = (d.mean > 0) == (quantity.better == "higher")
@@ -217,11 +222,12 @@ def tabulate_runs(variants: Sequence[Variant], others: Sequence[RunRecord], anch
     columns = ("run", "what", "seed", "status", "epochs", *(q.title for q in keys), "time")
     rows = []
     listed = [(r, v.label, v.loss) for v in variants for r in v.records] + [(r, r.name, "") for r in others]
+    first = {v.label: anchors[v.label][1:] for v in variants}
     for record, label, loss in listed:
         epoch = dig(record.summary or {}, "epoch") or (record.history[-1].get("epoch") if record.history else 0)
         wall = dig(record.summary or {}, "time.wall_s")
         row = [
-            Cell(record.run_id, href=anchors[str(record.path)]),
+            Cell(record.run_id, href=anchors[str(record.path)], anchor=first.pop(label, "")),
             Cell(label, loss=loss),
             Cell(MISSING if record.seed is None else str(record.seed), numbers={"seed": record.seed}),
             Cell(record.status),

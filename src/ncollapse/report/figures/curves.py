@@ -12,7 +12,7 @@ from ncollapse.experiments.comparison import QUANTITIES, Finding
 from ncollapse.experiments.runs import RunRecord
 from ncollapse.experiments.variants import LOSSES, Variant
 from ncollapse.report.numbers import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build
+from ncollapse.report.panels import Figure, Panel, Spec, build, merge_alike
 from ncollapse.report.style import DASHES, INK, fade, look
 
 MANY = 8
@@ -147,6 +147,8 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
         )
     if not traces:
         return None
+    if many:
+        traces = merge_alike(traces)
     y: Spec = (
         {"type": "log", "exponentformat": "power", "dtick": 1, "tickfont": {"size": 10}}
         if log

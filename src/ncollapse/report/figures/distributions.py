@@ -14,7 +14,7 @@ from ncollapse.experiments.runs import RunRecord, dig
 from ncollapse.experiments.variants import LOSSES, Variant
 from ncollapse.report.figures.curves import MANY, name_once
 from ncollapse.report.numbers import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build
+from ncollapse.report.panels import Figure, Panel, Spec, build, merge_alike
 from ncollapse.report.style import DASHES, INK, PAPER, fade, look
 
 Snapshots = dict[Path, dict[str, np.ndarray]]
@@ -79,8 +79,14 @@ def draw_margins(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | 
                     }
                 )
         if traces:
-            x = {"tickformat": ".0%", "title": {"text": "share of samples, ascending", "standoff": 4}}
-            panels.append(Panel(f"{split} cosine margin", traces, x, {"zeroline": True, "zerolinecolor": INK}))
+            x = {
+                "tickformat": ".0%",
+                "tickvals": [0, 0.25, 0.5, 0.75, 1],
+                "title": {"text": "share of samples, ascending", "standoff": 4},
+            }
+            panels.append(
+                Panel(f"{split} cosine margin", merge_alike(traces), x, {"zeroline": True, "zerolinecolor": INK})
+            )
     if not panels:
         return None
     name_once(panels)
@@ -171,7 +177,11 @@ def _score_panel(
                 continue
             place = places[record.path]
             outlines = _outlines(snapshots[record.path], field, place)
-            common = {"legendgroup": escape(variant.loss), "showlegend": False, "name": escape(variant.label)}
+            common = {
+                "legendgroup": escape(variant.loss),
+                "showlegend": False,
+                "name": escape(LOSSES.get(variant.loss, variant.loss)),
+            }
             for side, (x, y) in outlines:
                 shade = fade(style.colour, 0.55 if side < 0 else 0.25)
                 line = {"color": style.colour, "width": 1}
@@ -184,8 +194,7 @@ def _score_panel(
                 predicted.append((place, float(value)))
     if not traces:
         return None
-    for trace in traces:
-        trace["name"] = trace["name"].split(" · ", 1)[0]
+    traces = merge_alike(traces)
     if predicted:
         mark = {"symbol": "line-ew-open", "size": 15 if len(places) < 25 else 9, "line": {"width": 2.5, "color": INK}}
         traces.append(

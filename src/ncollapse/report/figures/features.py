@@ -43,7 +43,7 @@ def draw_embedding(variants: Sequence[Variant], snapshots: Snapshots, split: str
         f"Features of the {split} set",
         "Tight, well-parted clusters are compact and distinct features. Distances between clusters count in the "
         "principal components, not in t-SNE. Numbers mark the classes; one seed per loss.",
-        build([*upper, *lower], columns=columns, row_height=300, min_width=260, showlegend=False),
+        build([*upper, *lower], columns=columns, row_height=300, min_width=240, bottom=12, showlegend=False),
         "bce-vs-ce, early version, Fig. 4",
     )
 

@@ -95,14 +95,15 @@ def draw_phases(variants: Sequence[Variant]) -> Figure | None:
 @lru_cache(maxsize=32)
 def map_phases(
     loss: str, params: str, classes: int, features: str, bias: bool, low: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Phase numbers over a grid of mu and bias decay; None where no closed form is known."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+    """mu, bias decays, phase numbers over both, the saturating bias decay at each mu; None without closed form."""
     from ncollapse.theory import predict
 
     mus = np.logspace(math.log10(low), 0, STEPS[0])
     decays = np.logspace(-6, 1, STEPS[1])
     names = list(PHASES)
     table = np.full((decays.size, mus.size), np.nan)
+    border = np.full(mus.size, np.nan)
     for j, mu in enumerate(mus):
         for i, decay in enumerate(decays):
             try:
@@ -120,7 +121,9 @@ def map_phases(
             except (ValueError, TypeError):
                 return None
             table[i, j] = names.index(found.phase) if found.phase in names else np.nan
-    return mus, decays, table
+            border[j] = found.critical_bias_decay
+    inside = (border > decays[0]) & (border < decays[-1])
+    return mus, decays, table, np.where(inside, border, np.nan)
 
 
 def draw_landscapes(variants: Sequence[Variant]) -> Figure | None:
@@ -175,6 +178,7 @@ def _phase_panel(
     mus: np.ndarray,
     decays: np.ndarray,
     table: np.ndarray,
+    border: np.ndarray,
     marks: list[tuple[float, float, str]],
     shown: set[str],
 ) -> Panel:
@@ -200,8 +204,24 @@ def _phase_panel(
             shown.add(words_of)
             marker = {"symbol": "square", "size": 11, "color": colour, "line": {"width": 1, "color": FAINT}}
             traces.append(
-                {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "name": words_of, "marker": marker}
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "x": [None],
+                    "y": [None],
+                    "name": words_of,
+                    "legendrank": index,
+                    "marker": marker,
+                }
             )
+    if np.isfinite(border).any():
+        line = {"type": "scatter", "mode": "lines", "line": {"color": INK, "width": 1.5}, "showlegend": False}
+        about = {
+            "x": compact(mus, 4),
+            "y": compact(border, 4),
+            "hovertemplate": "saturates at λb = %{y:.3g}<extra></extra>",
+        }
+        traces.append({**line, **about})
     style = look(loss)
     first = "settings of these runs" not in shown
     shown.add("settings of these runs")
@@ -212,6 +232,7 @@ def _phase_panel(
             "name": "settings of these runs",
             "showlegend": first,
             "legendgroup": "settings",
+            "legendrank": 9,
             "x": compact(m for m, _, _ in marks),
             "y": compact(max(b, float(decays[0])) for _, b, _ in marks),
             "text": [escape(label) for _, _, label in marks],

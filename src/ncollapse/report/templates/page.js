@@ -1,7 +1,7 @@
 "use strict";
 (function () {
   const root = document.documentElement;
-  const GAP_X = 62, GAP_Y = 66, LEFT = 54, RIGHT = 14, BOTTOM = 46;
+  const GAP_X = 62, GAP_Y = 66, LEFT = 54, RIGHT = 14;
   const config = {
     displaylogo: false, responsive: false, showLink: false, plotlyServerURL: "", showSendToCloud: false, showEditInChartStudio: false,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "sendDataToCloud", "editInChartStudio", "autoScale2d", "zoomIn2d", "zoomOut2d"],
@@ -42,7 +42,7 @@
     const layout = spec.layout, meta = layout.meta;
     layout.width = width;
     if (!meta) return;
-    const start = meta.left ?? LEFT, gap = meta.gap ?? GAP_X, bottom = meta.bottom ?? BOTTOM;
+    const start = meta.left ?? LEFT, gap = meta.gap ?? GAP_X, bottom = meta.bottom;
     const right = layout.coloraxis ? 58 : RIGHT;
     const inner = width - start - right;
     const fitting = Math.floor((inner + gap) / (meta.min_width + gap));
@@ -122,6 +122,7 @@
     for (const figure of figures) {
       try {
         await draw(figure);
+        if (figure === figures[0]) performance.mark("first-figure");
       } catch (error) {
         figure.div.textContent = "This figure could not be drawn: " + error.message;
       }

@@ -1,0 +1,109 @@
+"""`ncollapse compare`: which loss to train with, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from ncollapse.console import console, print_json, progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from ncollapse.train import Recipe
+
+
+@dataclass(frozen=True)
+class Args:
+    """Train the same network under several losses and seeds, compare them and write a page.
+
+    Finished runs are never repeated: the same command continues where it stopped.
+    """
+
+    data: str = "digits"
+    """The data set, such as digits, mnist, cifar10, folder:PATH or npz:PATH."""
+    losses: tuple[str, ...] = ("ce", "bce")
+    """The losses; the first is the one the others are compared with. ce bce focal ls mse."""
+    optimisers: tuple[str, ...] = ()
+    """The optimisers; the recipe's own by default. sgd adam adamw lbfgs."""
+    seeds: int = 3
+    """How many seeds each; two or more give intervals."""
+    out: Path = Path("comparison")
+    """The folder of the runs and the page."""
+    recipe: str | None = None
+    """The settings all runs share: a recipe's name or a TOML or JSON file."""
+    epochs: int | None = None
+    """Train this long instead of the recipe's epochs."""
+    data_root: Path | None = None
+    """The folder of the data sets; NCOLLAPSE_DATA by default."""
+    engine: Literal["local", "packed", "ray"] = "local"
+    """Processes, threads that share one GPU, or a Ray cluster."""
+    jobs: int | None = None
+    """How many runs at a time."""
+    device: str | None = None
+    """cpu, cuda, or one device such as cuda:1."""
+    deterministic: bool = False
+    """The same bits every time, at some cost."""
+    retry: bool = False
+    """Run failed runs again."""
+    json: bool = False
+    """Print one JSON object instead of tables."""
+
+
+def main(argv: list[str]) -> int:
+    """Parse, run, print; 0 if every run finished, else 1."""
+    args = tyro.cli(Args, args=argv, prog="ncollapse compare", config=(tyro.conf.FlagCreatePairsOff,))
+    from ncollapse.experiments.compare import compare, plan
+    from ncollapse.experiments.comparison import to_dict
+    from ncollapse.report import write_report
+    from ncollapse.report.terminal import print_findings
+
+    recipes = plan(args.data, args.losses, args.optimisers, args.seeds, args.recipe, args.epochs)
+    options = {
+        name: getattr(args, name) for name in ("data_root", "engine", "jobs", "device", "deterministic", "retry")
+    }
+    with progress() as display:
+        records, findings = compare(recipes, args.out, progress=follow(display, recipes), **options)
+    page = write_report(args.out)
+    unfinished = [r for r in records if r.status != "finished"]
+    if args.json:
+        runs = [{"run_id": r.run_id, "status": r.status, "reason": (r.summary or {}).get("reason")} for r in unfinished]
+        print_json({"variants": to_dict(findings), "unfinished": runs, "report": str(page)})
+    else:
+        print_findings(console(), findings, unfinished)
+        print(page)
+    return 1 if unfinished else 0
+
+
+def follow(display: Progress, recipes: Sequence[Recipe]) -> Any:
+    """A listener that turns the events of all runs into one progress bar over their epochs."""
+    labels = {r.run_id: f"{r.loss.name} {r.optim.name} seed {r.seed}" for r in recipes}
+    epochs = {r.run_id: r.optim.epochs for r in recipes}
+    done = dict.fromkeys(epochs, 0)
+    ended: set[str] = set()
+    task = display.add_task("comparing", total=sum(epochs.values()), detail="")
+
+    def listen(event: dict[str, Any]) -> None:
+        run = str(event.get("run_id"))
+        if run not in done:
+            return
+        status = event.get("status")
+        if status in ("skipped", "finished", "failed"):
+            done[run] = epochs[run]
+            ended.add(run)
+        elif isinstance(event.get("epoch"), int):
+            done[run] = max(done[run], min(int(event["epoch"]), epochs[run]))
+        detail = f"{len(ended)} of {len(epochs)} runs done"
+        if status in ("failed", "lost"):
+            display.console.print(
+                f"{labels[run]} {status}: {event.get('reason') or 'see its summary.json'}", markup=False
+            )
+        elif isinstance(event.get("nc1"), float):
+            detail += f", {labels[run]}: NC1 {event['nc1']:.3g}"
+        display.update(task, completed=sum(done.values()), detail=detail)
+
+    return listen

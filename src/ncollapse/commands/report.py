@@ -1,0 +1,62 @@
+"""`ncollapse report`: the page for any folder of runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Args:
+    """Write report.html for a folder of runs, finished or not.
+
+    The page is one file that needs no network.
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """The folder of the runs, or of one run."""
+    out: Path | None = None
+    """Where to write the page; FOLDER/report.html by default."""
+    export: Path | None = None
+    """Also write every table (CSV, LaTeX) and figure (SVG, PDF, PNG) into this folder."""
+    serve: bool = False
+    """Serve a page that follows the runs while they go on."""
+    host: str = "127.0.0.1"
+    """Where to serve; by default to this machine only."""
+    port: int = 8377
+    """The port to serve on; 0 takes a free one."""
+
+
+def main(argv: list[str]) -> int:
+    """Parse, write, export or serve."""
+    args = tyro.cli(Args, args=argv, prog="ncollapse report", config=(tyro.conf.FlagCreatePairsOff,))
+    if args.serve:
+        return serve(args)
+    from ncollapse.report.page import make_report, write_page
+
+    report = make_report(args.folder)
+    if args.export is not None:
+        from ncollapse.report.export import export_report
+
+        written = export_report(report, args.export)
+        print(f"{len(written)} files in {args.export}")
+    print(write_page(report, args.out or args.folder / "report.html"))
+    return 0
+
+
+def serve(args: Args) -> int:
+    """Serve until interrupted."""
+    from ncollapse.report.serve import make_server
+
+    server = make_server(args.folder, args.host, args.port)
+    host, port = server.server_address[:2]
+    print(f"http://{host!s}:{port}/ (Ctrl-C ends it)", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+    return 0

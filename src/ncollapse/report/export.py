@@ -1,0 +1,122 @@
+"""Tables as CSV and LaTeX, figures as SVG, PDF and PNG, ready for a paper."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+from ncollapse.console import clean
+from ncollapse.report.page import Report
+from ncollapse.report.panels import arrange, for_print
+from ncollapse.report.tables import Table
+
+FORMATS = ("svg", "pdf", "png")
+WIDTH = 1000
+SPECIAL = {
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+}
+SIGNS = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$", "·": r"$\cdot$", "–": "--"}
+GREEK = {
+    "λ": r"$\lambda$",
+    "μ": r"$\mu$",
+    "γ": r"$\gamma$",
+    "α": r"$\alpha$",
+    "κ": r"$\kappa$",
+    "β": r"$\beta$",
+    "₀": "$_0$",
+}
+RAISED = dict(zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
+
+
+def export_report(report: Report, out: str | Path) -> list[Path]:
+    """Write every table (.csv, .tex) and every figure (.svg, .pdf, .png) of a report into a folder.
+
+    Figures need the `export` extra and a Chromium or Chrome on this machine; ImportError names the extra.
+    """
+    try:
+        import kaleido
+    except ImportError:
+        raise ImportError("exporting figures needs kaleido: pip install 'ncollapse[export]'") from None
+
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [path for table in report.tables for path in export_table(table, folder)]
+    jobs: list[dict[str, Any]] = []
+    for figure in report.figures:
+        spec = for_print(figure.spec)
+        if "meta" in spec["layout"]:
+            spec = arrange(spec, WIDTH)
+        spec["layout"] |= {"paper_bgcolor": "white", "plot_bgcolor": "white"}
+        size = {"width": WIDTH, "height": spec["layout"].get("height", 480)}
+        for kind in FORMATS:
+            path = folder / f"{figure.id}.{kind}"
+            scale = 2 if kind == "png" else 1
+            jobs.append({"fig": spec, "path": path, "opts": {"format": kind, "scale": scale, **size}})
+    if jobs:
+        # No mathematics is typeset, so nothing needs to be fetched for it.
+        page = kaleido.PageGenerator(mathjax=False)
+        kaleido.write_fig_from_object_sync(jobs, kopts={"page_generator": page})
+    return [*written, *(job["path"] for job in jobs)]
+
+
+def export_table(table: Table, folder: Path) -> list[Path]:
+    """Write a table as CSV (every number in a column of its own) and as a LaTeX tabular (booktabs)."""
+    numbers, text = folder / f"{table.id}.csv", folder / f"{table.id}.tex"
+    with numbers.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(spread_numbers(table))
+    text.write_text(format_latex(table), encoding="utf-8")
+    return [numbers, text]
+
+
+def spread_numbers(table: Table) -> list[list[Any]]:
+    """The rows of a CSV file: a column per number a cell holds, its text where it holds none."""
+    keys = [list(dict.fromkeys(k for row in table.rows for k in row[i].numbers)) for i in range(len(table.columns))]
+    head: list[Any] = []
+    for column, names in zip(table.columns, keys):
+        head += [f"{column.text} {name}" if len(names) > 1 else column.text for name in names] or [column.text]
+    rows = [head]
+    for row in table.rows:
+        line: list[Any] = []
+        for cell, names in zip(row, keys):
+            line += [clean(cell.numbers.get(name)) for name in names] if names else [cell.text]
+        rows.append(line)
+    return rows
+
+
+def format_latex(table: Table) -> str:
+    """A tabular with booktabs rules; lines below a cell's main text go into rows of their own."""
+    lines = [f"% {table.title}", rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}", r"\toprule"]
+    lines += [" & ".join(escape_latex(c.text) for c in table.columns) + r" \\", r"\midrule"]
+    for row in table.rows:
+        lines.append(" & ".join(escape_latex(c.text) for c in row) + r" \\")
+        for extra in range(max(len(c.lines) for c in row)):
+            below = [rf"{{\footnotesize {escape_latex(c.lines[extra])}}}" if extra < len(c.lines) else "" for c in row]
+            lines.append(" & ".join(below) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def escape_latex(text: str) -> str:
+    """Text with LaTeX's special characters and ours made safe.
+
+    >>> escape_latex("1.2·10⁻⁴ ± 3 %")
+    '1.2$\\\\cdot$10$^{-4}$ $\\\\pm$ 3 \\\\%'
+    """
+    marks = {**SPECIAL, **SIGNS, **GREEK}
+    raised = f"[{''.join(RAISED)}]+"
+    parts = re.split(f"({raised})", text)
+    words = [
+        "$^{" + "".join(RAISED[c] for c in part) + "}$"
+        if re.fullmatch(raised, part)
+        else "".join(marks.get(c, c) for c in part)
+        for part in parts
+    ]
+    return "".join(words)

@@ -1,0 +1,156 @@
+"""The page in a real browser: complete, silent, offline, themed, printable and usable from the keyboard."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+
+def test_opens_without_errors_or_requests(hostile_page):
+    assert hostile_page.messages == []
+    outside = [url for url in hostile_page.requests if not url.startswith(("file:", "data:", "blob:"))]
+    assert outside == []
+    assert len([url for url in hostile_page.requests if url.startswith("file:")]) == 1
+
+
+def test_every_figure_has_drawn(hostile_page):
+    page = hostile_page.page
+    plots = page.locator("[data-plot]")
+    assert plots.count() >= 9
+    for index in range(plots.count()):
+        assert plots.nth(index).locator(".main-svg").count() >= 1, page.locator("figure h3").nth(index).text_content()
+        drawn = plots.nth(index).locator(".trace, .hm image, .contour path, .heatmaplayer image, .scatterlayer path")
+        assert drawn.count() > 0
+
+
+def test_no_share_or_logo_buttons(hostile_page):
+    titles = hostile_page.page.eval_on_selector_all(".modebar-btn", "list => list.map(b => b.dataset.title || '')")
+    assert titles
+    assert not [t for t in titles if re.search("plotly|cloud|edit|share", t, re.I)]
+
+
+def test_text_from_records_stays_text(hostile_page):
+    page = hostile_page.page
+    body = page.locator("body").text_content()
+    assert "<script>alert(1)</script>" in body
+    assert "{{7*7}}" in body
+    assert "49<img" not in body
+    assert page.locator("img").count() == 0
+    assert not [m for m in hostile_page.messages if m.startswith("dialog")]
+
+
+def test_broken_records_leave_visible_notes(hostile_page):
+    notes = hostile_page.page.locator("aside.notes")
+    assert notes.is_visible()
+    text = notes.text_content()
+    assert "the loss is not finite" in text
+    assert "half-written cannot be read in full" in text
+    assert "1 of 9 lines cannot be read" in text
+    assert "epochs are missing (first 7)" in text
+    assert "nothing cannot be read in full" in text
+
+
+def test_legend_toggles_by_mouse_and_keyboard(hostile_page):
+    page = hostile_page.page
+    figure = page.locator("#figure-collapse")
+    hidden = "div => div.data.filter(t => t.visible === 'legendonly').length"
+    plot = figure.locator("[data-plot]")
+    assert plot.evaluate(hidden) == 0
+    figure.locator(".legendtoggle").first.click()
+    page.wait_for_function(
+        "document.querySelector('#figure-collapse [data-plot]').data.some(t => t.visible === 'legendonly')"
+    )
+    count = plot.evaluate(hidden)
+    assert count > 1
+    toggle = figure.locator(".legendtoggle").first
+    toggle.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function(
+        "document.querySelector('#figure-collapse [data-plot]').data.every(t => t.visible !== 'legendonly')"
+    )
+    assert "Show or hide" in page.evaluate("document.activeElement.getAttribute('aria-label')")
+
+
+def test_theme_follows_the_button(hostile_page):
+    page = hostile_page.page
+    paper = "getComputedStyle(document.body).backgroundColor"
+    ink = "getComputedStyle(document.querySelector('#figure-collapse .xtick text')).fill"
+    light = page.evaluate(paper), page.evaluate(ink)
+    page.locator("#theme").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"{ink} !== '{light[1]}'")
+    dark = page.evaluate(paper), page.evaluate(ink)
+    assert dark[0] != light[0]
+    assert page.locator("#figure-collapse .main-svg").count() >= 1
+    page.locator("#theme").click()
+    page.wait_for_function(f"{ink} === '{light[1]}'")
+    assert page.evaluate(paper) == light[0]
+
+
+def test_numbers_lead_to_their_runs(hostile_page):
+    page = hostile_page.page
+    link = page.locator("#table-runs tbody tr").first.locator("a").first
+    target = link.get_attribute("href")
+    link.click()
+    page.wait_for_function(f"document.querySelector('{target}').open")
+    details = page.locator(target)
+    assert link.text_content() in details.locator("summary").text_content()
+    assert "ncollapse compare --data digits" in details.text_content()
+    assert '"batch_size": 64' in details.text_content()
+    every = page.eval_on_selector_all("main a[href^='#']", "list => list.map(a => a.getAttribute('href').slice(1))")
+    assert all(page.evaluate("id => document.getElementById(id) !== null", id) for id in set(every))
+
+
+def test_page_fits_a_phone(hostile_page):
+    page = hostile_page.page
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.wait_for_function("document.querySelector('#figure-collapse .main-svg').clientWidth < 390")
+    page.wait_for_function("[...document.querySelectorAll('[data-plot] .main-svg')].every(s => s.clientWidth <= 390)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    layout = page.locator("#figure-collapse [data-plot]").evaluate(
+        "d => [d.layout.xaxis.domain, d.layout.xaxis2.domain]"
+    )
+    assert layout[0] == layout[1], "panels stand one below the other"
+    page.set_viewport_size({"width": 1200, "height": 900})
+    page.wait_for_function("document.querySelector('#figure-collapse .main-svg').clientWidth > 700")
+
+
+def test_print_layout(hostile_page):
+    page = hostile_page.page
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_function("document.querySelector('#figure-collapse .main-svg').clientWidth <= 680")
+    assert not page.locator(".contents").is_visible()
+    assert not page.locator("#theme").is_visible()
+    assert page.locator("#table-summary table").is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    pdf = page.pdf(format="A4")
+    assert pdf.startswith(b"%PDF")
+    page.emulate_media(media="screen")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.wait_for_function("document.querySelector('#figure-collapse .main-svg').clientWidth > 700")
+
+
+def test_dark_scheme_is_honoured_without_a_click(chromium, hostile_folder):
+    context = chromium.new_context(color_scheme="dark", reduced_motion="reduce")
+    page = context.new_page()
+    page.goto((hostile_folder / "report.html").as_uri())
+    red, green, blue = map(
+        int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[:3]
+    )
+    assert max(red, green, blue) < 60
+    assert page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    context.close()
+
+
+def test_sixty_runs_open_quickly(grid_page):
+    opened, path = grid_page
+    assert path.stat().st_size < 15e6
+    assert opened.messages == []
+    assert opened.first_figure < 3
+    plots = opened.page.locator("[data-plot]")
+    assert all(plots.nth(i).locator(".main-svg").count() for i in range(plots.count()))
+    assert opened.page.locator("#table-runs tbody tr").count() == 60
