@@ -25,9 +25,9 @@ FIELDS: tuple[Field, ...] = (
     Field("nc1", "within", "within-class spread relative to between-class spread", "0",
           "trace(Σ_W Σ_B⁺) / K", f"{BCE} Eqs. 24-27, 32"),
     Field("nc1_balanced", "within", "nc1 with the global mean taken over classes, not samples", "0",
-          "trace(Σ_W Σ_B⁺) / K, h̄ = Σ_k h̄_k / K", f"{RELU} Eq. 19 (h_G as printed)"),
+          "trace(Σ_W Σ_B⁺) / K, h̄ = Σ_k h̄_k / K", f"variant of {BCE} Eq. 32"),
     Field("nc1_quotient", "within", "ratio of the two traces", "0",
-          "trace Σ_W / trace Σ_B", "Hui et al. 2022; Tirer & Bruna 2022"),
+          "trace Σ_W / trace Σ_B", "Tirer, Huang & Niles-Weed 2023"),
     Field("cdnv", "within", "class-distance normalised variance, mean over pairs of classes", "0",
           "mean_{k≠l} (v_k + v_l) / (2 |h̄_k − h̄_l|²)", "Galanti et al. 2022"),
     Field("numerical_rank", "within", "effective dimension of one class's features (on request)", "1",
@@ -132,3 +132,25 @@ GROUPS = {
     "imbalanced": "Imbalanced classes",
     "diagnostics": "Diagnostics",
 }
+
+
+def format_fields() -> str:
+    """The table of fields in Markdown, group by group, as in docs/metrics.md.
+
+    >>> format_fields().splitlines()[0]
+    '### Within-class collapse (NC1)'
+    """
+    lines: list[str] = []
+    for group, title in GROUPS.items():
+        lines += [f"### {title}", "", "| field | meaning | formula | at full collapse | paper, equation |"]
+        lines.append("| --- | --- | --- | --- | --- |")
+        for row in FIELDS:
+            if row.group == group:
+                cells = (f"`{row.name}`", row.meaning, row.formula, row.at_collapse, row.source)
+                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(format_fields())

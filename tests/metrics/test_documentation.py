@@ -1,0 +1,45 @@
+"""docs/metrics.md, the table of fields and the result stay in step."""
+
+import dataclasses
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import ncollapse as nc
+from ncollapse.metrics import FIELDS, GROUPS
+from ncollapse.metrics.fields import format_fields
+
+PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+
+
+def test_every_field_is_in_the_table_and_the_table_in_the_docs():
+    assert {row.name for row in FIELDS} == {item.name for item in dataclasses.fields(nc.Measurement)}
+    assert len({row.name for row in FIELDS}) == len(FIELDS)
+    assert {row.group for row in FIELDS} == set(GROUPS)
+    assert format_fields() in PAGE
+
+
+def test_every_field_named_in_the_prose_exists():
+    prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
+    names = set(re.findall(r"`((?:nc\d|equi|uniform|bias_|mean|means|compact|distinct|collapsed)\w*)`", prose))
+    assert len(names) > 20
+    assert names <= {row.name for row in FIELDS} | {"mean", "median"}
+
+
+def test_the_example_of_the_docs_runs():
+    code = re.search(r"```python\n(.*?)```", PAGE, flags=re.DOTALL).group(1)
+    scope = {}
+    exec(code, scope)
+    assert scope["m"].num_classes == 10
+
+
+@pytest.mark.parametrize(
+    "module", ["fields", "measurement", "measuring", "scores", "similarity", "snapshot", "statistics"]
+)
+def test_examples_in_docstrings_run(module):
+    found = doctest.testmod(importlib.import_module(f"ncollapse.metrics.{module}"))
+    assert found.attempted
+    assert found.failed == 0
