@@ -33,14 +33,14 @@ Published | ours | predicted, for every table and figure of the five papers that
 AXES = ("batch_size", "bias_init", "bias_decay", "dim")
 
 
-def main(results: str = "results/runs", target: str = "docs/reproduction.md") -> None:
-    """Write the page."""
+def main(results: str = "results/runs", target: str = "docs/reproduction.md", draw: bool = True) -> None:
+    """Write the page, and its figures unless `draw` is False."""
     records = read_runs(results) if Path(results).is_dir() else []
     figures = Path(target).parent / "figures"
     summary, sections = [], []
     for experiment in CATALOGUE.values():
         points = experiment.grid()
-        text, verdict, detail = describe(experiment, points, records, figures)
+        text, verdict, detail = describe(experiment, points, records, figures if draw else None)
         summary.append(f"| {experiment.id} | {experiment.title} | {verdict} | {detail} |")
         if text:
             sections.append(text)
@@ -51,7 +51,7 @@ def main(results: str = "results/runs", target: str = "docs/reproduction.md") ->
 
 
 def describe(
-    experiment: Experiment, points: list[Point], records: list[RunRecord], figures: Path
+    experiment: Experiment, points: list[Point], records: list[RunRecord], figures: Path | None
 ) -> tuple[str, str, str]:
     """The section of an experiment ("" if nothing was run), its verdict and that in numbers."""
     if experiment.protocol == "landscape":
@@ -69,6 +69,8 @@ def describe(
     runs = len({record.run_id for _, record in found})
     detail = f"{detail}; {runs} runs" if detail else f"{runs} runs"
     text = page.to_markdown(experiment, lines, said, unrun=False, level=2)
+    if figures is None:
+        return text, verdict, detail
     stem = experiment.id.replace("/", "-")
     drawn = [draw_curves(experiment, found, figures / f"{stem}-curves.svg"), draw_axis(lines, figures / f"{stem}.svg")]
     for file in drawn:

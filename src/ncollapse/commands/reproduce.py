@@ -288,7 +288,7 @@ class Telling:
         text = ""
         if "status" in event:
             text = str(event["status"]) + (f" ({event['reason']})" if event.get("reason") else "")
-        elif event.get("epoch") and event.get("epochs"):
+        elif "loss" in event and event.get("epoch") and event.get("epochs"):
             tenth = int(10 * event["epoch"] / event["epochs"])
             if self.last.get(run_id, -1) >= tenth:
                 return

@@ -1,0 +1,42 @@
+"""docs/reproduction.md says what the records under results/ say."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from ncollapse.experiments.catalogue import CATALOGUE
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("reproduction", ROOT / "scripts" / "reproduction.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def lines_of(file):
+    """The lines of a page but for its figures and what is empty."""
+    return [line for line in file.read_text().splitlines() if line.strip() and not line.startswith("![")]
+
+
+def test_the_page_is_up_to_date(script, tmp_path):
+    script.main(str(ROOT / "results" / "runs"), str(tmp_path / "page.md"), draw=False)
+    assert lines_of(tmp_path / "page.md") == lines_of(ROOT / "docs" / "reproduction.md")
+
+
+def test_every_figure_the_page_shows_is_there():
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    shown = [part.partition(")")[0] for part in text.split("](figures/")[1:]]
+    assert all((ROOT / "docs" / "figures" / name).is_file() for name in shown)
+
+
+def test_without_records_everything_is_listed_as_not_run(script, tmp_path):
+    script.main(str(tmp_path / "none"), str(tmp_path / "page.md"), draw=False)
+    text = (tmp_path / "page.md").read_text()
+    for name, experiment in CATALOGUE.items():
+        verdict = "reproduced" if experiment.protocol == "landscape" else "not run"
+        assert f"| {name} | {experiment.title} | {verdict} |" in text
