@@ -163,6 +163,42 @@ def test_claims_about_curves(tmp_path):
     assert claims.check(experiment, points, []) == []
 
 
+def test_half_the_printed_margin_is_asked_for(tmp_path):
+    experiment = find("bce-vs-ce/table-1")
+    points = expand(experiment, {"data": ("cifar10",), "model": ("resnet18",)})
+
+    def made(gains):
+        records = []
+        for i, point in enumerate(points):
+            gain = gains[i // 2] if point.keys["loss"] == "bce" else 0.0
+            summary = {"status": "finished", "test": {"uniform_accuracy": 0.85 + gain}}
+            config = point.recipe.to_dict()
+            records.append(RunRecord(tmp_path / str(i), str(i), config, {}, [], summary, "finished"))
+        return claims.check(experiment, points, records)
+
+    order = [(p.keys["optimizer"], p.keys["augment"]) for p in points[::2]]
+    assert order == [("sgd", "DA1"), ("sgd", "DA1+DA2"), ("adamw", "DA1"), ("adamw", "DA1+DA2")]
+    raised, half = made((0.034, 0.014, 0.022, 0.0))
+    assert not raised.holds  # the last is a tie
+    assert half.holds
+    assert "+3.40 for +6.72" in half.detail
+    assert not made((0.03, 0.014, 0.022, 0.001))[1].holds
+
+
+def test_the_start_of_the_bias_is_compared(tmp_path):
+    experiment = find("ncollapse/bias-init")
+    points = experiment.grid()
+    records = []
+    for i, point in enumerate(points):
+        better = point.keys["bias_init"] == "theory"
+        summary = {"status": "finished", "certificate": {"relative_gap": 0.001 if better else 0.01}}
+        summary["train"] = {"bias": {"mean": 3.5}}
+        rows = history(1.0, 0.9 if better else 0.8, 100)
+        records.append(RunRecord(tmp_path / str(i), str(i), point.recipe.to_dict(), {}, rows, summary, "finished"))
+    found = claims.check(experiment, points, records)
+    assert [claim.holds for claim in found] == [True, False, True, False]
+
+
 def test_the_worse_of_numbers_and_claims_decides():
     held, broken = claims.Claim("a", True, ""), claims.Claim("b", False, "")
     assert page.conclude([], [held, held])[0] == "reproduced"

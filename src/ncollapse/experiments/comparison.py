@@ -144,6 +144,26 @@ def say(finding: Finding) -> str:
     return f"{start}. Against {against}: {'; '.join(clauses)}."
 
 
+def say_ranges(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+    """One plain sentence per loss on many variants: from where to where its means reach."""
+    sentences = []
+    for loss in dict.fromkeys(f.variant.loss for f in findings):
+        own = [f for f in findings if f.variant.loss == loss]
+        parts = []
+        for q in QUANTITIES:
+            means = [f.estimates[q.key].mean for f in own if f.estimates[q.key].n]
+            if q.key in SAID and means:
+                low, high = (100 * v if q.percent else v for v in (min(means), max(means)))
+                places = ".2f" if q.percent else ".3g"
+                parts.append(f"{q.title} from {low:{places}} to {high:{places}}{' %' if q.percent else ''}")
+        runs = sum(len(f.variant.counted) for f in own)
+        name = own[0].variant.label.split(" · ")[0]
+        sentences.append(
+            (loss, f"{name} ({len(own)} variants, {runs} runs): {', '.join(parts) or 'nothing measured'}.")
+        )
+    return sentences
+
+
 def to_dict(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     """The findings as plain data, for `--json`."""
     return [

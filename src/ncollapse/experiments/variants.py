@@ -137,7 +137,7 @@ def _telling(heads: list[dict[str, Any]]) -> list[str]:
 
 
 def _phrase(key: str, value: Any) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+    text = f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value)
     if key in PLAIN:
         return CASES.get(text, text)
     return f"{WORDS.get(key, key.rsplit('.', 1)[-1])} {text}"
