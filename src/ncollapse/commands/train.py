@@ -17,7 +17,7 @@ USAGE = "usage: ncollapse train RECIPE --out DIR [--resume] [--optim.lr 0.01 ...
 
 @dataclass(frozen=True)
 class Args:
-    """Train by a recipe; every field of the recipe is an option. The run's folder is DIR/<hash of the configuration>."""
+    """Train by a recipe; every field of the recipe is an option. The run goes to DIR/<hash of the configuration>."""
 
     recipe: Annotated[Recipe, tyro.conf.arg(name="")]
     out: Path

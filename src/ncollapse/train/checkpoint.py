@@ -43,10 +43,18 @@ def write_atomic(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise blame(error, path) from error
         raise
+
+
+def blame(error: OSError, path: Path) -> OSError:
+    """The same error, naming the file that could not be written and what is left."""
+    text = f"{error.strerror}; what was written before is kept, and --resume goes on from it. Not written"
+    return OSError(error.errno, text, str(path))
 
 
 def pack(tensors: dict[str, Tensor], values: dict[str, Any] | None = None) -> bytes:
@@ -113,7 +121,7 @@ def tensors_of(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict
         for key, value in state.items():
             if isinstance(value, Tensor):
                 found[f"optim.{name}.{key}"] = value
-            elif isinstance(value, list):
+            elif _is_tensors(value):
                 found |= {f"optim.{name}.{key}.{i}": item for i, item in enumerate(value)}
     return found
 
@@ -122,9 +130,10 @@ def values_of(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[
     """The optimiser's plain values (L-BFGS counts and keeps its last loss), by parameter."""
     kept = {}
     for name, state in _states(model, optimiser):
-        plain = {key: len(v) if isinstance(v, list) else v for key, v in state.items() if not isinstance(v, Tensor)}
-        if plain:
-            kept[name] = plain
+        plain = {key: value for key, value in state.items() if isinstance(value, (bool, int, float))}
+        lists = {key: {"length": len(value)} for key, value in state.items() if _is_tensors(value)}
+        if plain or lists:
+            kept[name] = plain | lists
     return kept
 
 
@@ -139,17 +148,22 @@ def restore(
             state = optimiser.state[parameter] if parameter.requires_grad else {}
             prefix = f"optim.{name}."
             saved = {key[len(prefix) :]: item for key, item in tensors.items() if key.startswith(prefix)}
-            plain = dict(values.get(name, {}))
-            lists = {key.rpartition(".")[0] for key in saved if key.rpartition(".")[2].isdigit()}
-            for key in lists | {k for k, v in plain.items() if k in ("old_dirs", "old_stps", "ro")}:
-                count = int(plain.pop(key))
-                state[key] = [saved.pop(f"{key}.{i}").to(parameter.device, copy=True) for i in range(count)]
+            for key, value in values.get(name, {}).items():
+                if isinstance(value, dict):
+                    items = [saved.pop(f"{key}.{i}") for i in range(value["length"])]
+                    state[key] = [item.to(parameter.device, copy=True) for item in items]
+                else:
+                    state[key] = value
             for key, item in saved.items():
                 if key in state:
                     state[key].copy_(item)
                 else:
                     state[key] = item.to(parameter.device, copy=True)
-            state.update(plain)
+
+
+def _is_tensors(value: Any) -> bool:
+    """Whether it is a list of tensors; L-BFGS keeps its history in such, and scratch space in one that may hold None."""
+    return isinstance(value, list) and all(isinstance(item, Tensor) for item in value)
 
 
 def _states(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> list[tuple[str, dict[str, Any]]]:

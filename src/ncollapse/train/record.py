@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ncollapse.console import clean
-from ncollapse.train.checkpoint import write_atomic
+from ncollapse.train.checkpoint import blame, write_atomic
 from ncollapse.train.recipe import Recipe
 
 PACKAGES = ("ncollapse", "torch", "numpy", "scipy", "scikit-learn", "safetensors")
@@ -63,10 +63,14 @@ class RunFolder:
 
     def append(self, record: dict[str, Any]) -> None:
         """One line of history, on the disk before anything else happens."""
-        with (self.path / "history.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(clean(record), allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        path = self.path / "history.jsonl"
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(clean(record), allow_nan=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise blame(error, path) from error
 
     def cut(self, epoch: int) -> None:
         """Drop the lines of history past an epoch, and a last one that was cut short."""
