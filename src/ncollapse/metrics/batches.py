@@ -57,7 +57,7 @@ def _open_arrays(features: Array, labels: Any) -> Source:
     count = features.shape[0]
     if count == 0:
         raise ValueError("features: no samples (N = 0); at least one is needed")
-    device = features.device if isinstance(features, Tensor) else torch.device("cpu")
+    device = _choose_device(features)
     index = check_labels(labels, count).to(device)
 
     def read(rows: int) -> Iterator[Chunk]:
@@ -83,7 +83,7 @@ def _open_batches(batches: Any) -> Source:
     if first is None:
         raise ValueError("features: no batches (N = 0); at least one sample is needed")
     dim = first[0].shape[1]
-    device = first[0].device if isinstance(first[0], Tensor) else torch.device("cpu")
+    device = _choose_device(first[0])
 
     def read(rows: int) -> Iterator[Chunk]:
         # batches are cut and joined into full chunks: the work does not depend on how they came
@@ -158,11 +158,18 @@ def to_float64(features: Array) -> Tensor:
 def fill(buffer: Tensor, features: Array) -> Tensor:
     """Write features into float64 memory; of memory-mapped arrays only these rows are read."""
     if isinstance(features, Tensor):
-        return buffer.copy_(features.detach())
+        return buffer.copy_(features.detach().to(buffer.device))
     if buffer.device.type == "cpu":
         np.copyto(buffer.numpy(), features)
         return buffer
     return buffer.copy_(to_float64(features))
+
+
+def _choose_device(features: Array) -> torch.device:
+    """Where the features are, unless that device has no float64."""
+    if isinstance(features, Tensor) and features.device.type != "mps":
+        return features.device
+    return torch.device("cpu")
 
 
 def _make_buffer(rows: int, dim: int, device: torch.device) -> Tensor:
