@@ -144,5 +144,11 @@ def test_unlisted_fields_are_those_of_the_configuration():
 def test_configuration_refuses_too_few_dimensions():
     with pytest.raises(ValueError, match="dim must be at least 4"):
         nc.predict("ce", num_classes=5, per_class=1, weight_decay=0.01, feature_decay=0.01).configuration(3)
+    mse = nc.predict("mse", num_classes=5, dim=12, per_class=1, weight_decay=0.01, feature_decay=0.01)
+    assert mse.configuration(20).features.shape == (5, 20)
+    numerical = nc.predict("ce", num_classes=3, per_class=1, weight_decay=0.01, feature_decay=0.01, method="numerical")
+    assert numerical.configuration(5).features.shape == (3, 5)
+    with pytest.raises(ValueError, match="was made for dim=3"):
+        numerical.configuration(2)
     with pytest.raises(ValueError, match="was made for dim=2"):
         nc.predict("mse", num_classes=5, dim=2, per_class=1, weight_decay=0.01, feature_decay=0.01).configuration(3)

@@ -23,7 +23,7 @@ def sigmoid(x):
     return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(k=CLASSES, kmu=KMU, lb=DECAYS, features=st.sampled_from(["free", "relu"]))
 def test_bce_is_stationary(k, kmu, lb, features):
     """P, Q read off the scores: P + Q = S(beta), (K-1) Q - P = K beta, beta = lb b, and the phase's own condition."""

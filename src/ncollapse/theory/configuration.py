@@ -18,8 +18,11 @@ def configure(prediction: Prediction, dim: int | None = None) -> Configuration:
     wanted = dim if dim is not None else problem.dim or max(k, prediction.rank)
     if wanted < max(1, prediction.rank):
         raise ValueError(f"dim must be at least {max(1, prediction.rank)} for this optimum, not {wanted}")
-    if problem.features == "free" and problem.loss.name == "mse" and problem.dim not in (None, wanted):
-        raise ValueError(f"dim is {wanted}, but the prediction was made for dim={problem.dim}")
+    made_for = None if prediction.solution is None else prediction.solution.weight.shape[1]
+    if problem.loss.name == "mse" and problem.features == "free" and problem.dim is not None and problem.dim < k:
+        made_for = problem.dim  # the optimum of few dimensions is not that of more
+    if made_for is not None and wanted != made_for and not (prediction.solution and wanted > made_for):
+        raise ValueError(f"dim is {wanted}, but the prediction was made for dim={made_for}")
     bias = torch.full((k,), prediction.bias, dtype=torch.float64)
     if prediction.solution is not None:
         found = prediction.solution

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ncollapse.theory.balanced import smoothing
-from ncollapse.theory.contrastive import find_smoothed_gap
 from ncollapse.theory.prediction import Prediction, refuse, require_dim, summarise
 from ncollapse.theory.problem import Problem
 
@@ -26,51 +28,48 @@ def predict_imbalanced(problem: Problem) -> Prediction:
         raise refuse(problem, "with unequal class counts and free features (features='relu' has one)")
     if problem.bias:
         raise refuse(problem, "with unequal class counts and a bias (bias=False has one)")
-    counts = problem.counts
-    total = sum(counts)
-    margins = tuple(find_margin(problem, count) for count in counts)
-    mean = sum(count * margin for count, margin in zip(counts, margins, strict=True)) / total
-    price = sum(math.sqrt(count) * margin for count, margin in zip(counts, margins, strict=True))
-    loss = sum(
-        count * float(problem.loss.at(margin, 0.0, k).value) for count, margin in zip(counts, margins, strict=True)
-    )
+    counts = np.asarray(problem.counts)
+    margins = find_margins(problem)
+    mean = float(counts @ margins / counts.sum())
+    loss = float(counts @ problem.loss.at(margins, 0.0, k).value / counts.sum())
     # |z_k| = sqrt((K-1)/K) M_k, and orthogonal features make the cost of W and H a sum over classes
-    gauge = math.sqrt((k - 1) / k) * price / math.sqrt(problem.per_class)
-    collapsed = sum(margin == 0 for margin in margins)
+    gauge = math.sqrt((k - 1) / k) * float(np.sqrt(counts / problem.per_class) @ margins)
+    collapsed = int((margins == 0).sum())
     values = {
         "phase": "collapsed" if collapsed == k else "orthogonal-frame",
         "positive_score": (k - 1) / k * mean,
         "negative_score": -mean / k,
         "bias": 0.0,
-        "objective": loss / total + problem.mu * gauge,
+        "objective": loss + problem.mu * gauge,
         "rank": k - collapsed,
         "critical_bias_decay": math.inf,
         "separation_mu": _find_separation(problem),
         "collapse_mu": _find_separation(problem),
-        "class_gaps": margins,
-        "collapse_count": _find_collapse_constant(problem) * sum(problem.class_counts or counts) ** 2,
+        "class_gaps": tuple(margins.tolist()),
+        "collapse_count": _find_collapse_constant(problem) * sum(problem.class_counts or problem.counts) ** 2,
         "collapse_ratio": _find_collapse_ratio(problem),
     }
     notes = (f"{collapsed} of {k} classes collapse: their features are 0",) if 0 < collapsed < k else ()
     return require_dim(summarise(problem, values, gauge, notes))
 
 
-def find_price(problem: Problem, count: float) -> float:
-    """x_k, the price of a margin in a class with that count."""
+def find_prices(problem: Problem) -> NDArray[np.float64]:
+    """x_k, the price of a margin in each class."""
     k = problem.num_classes
     # mu sqrt(n / n_k) sqrt(K/(K-1)) = N sqrt(weight_decay feature_decay / (n_k K (K-1)))
-    return problem.mu * math.sqrt(problem.per_class / count) * math.sqrt(k / (k - 1))
+    return problem.mu * np.sqrt(problem.per_class / np.asarray(problem.counts) * k / (k - 1))
 
 
-def find_margin(problem: Problem, count: float) -> float:
-    """M_k."""
-    return find_smoothed_gap(find_price(problem, count), smoothing(problem.loss), problem.num_classes)
+def find_margins(problem: Problem) -> NDArray[np.float64]:
+    """M_k of each class."""
+    k, alpha, prices = problem.num_classes, smoothing(problem.loss), find_prices(problem)
+    return np.log1p(np.maximum(0.0, 1 - alpha - k * prices) / (prices + alpha / k))
 
 
 def _find_separation(problem: Problem) -> float:
     """The mu from which on every class has collapsed (complete collapse, imbalanced-relu Eq. 18)."""
     k = problem.num_classes
-    return (1 - smoothing(problem.loss)) / k * problem.mu / find_price(problem, max(problem.counts))
+    return (1 - smoothing(problem.loss)) / k * problem.mu / float(find_prices(problem).min())
 
 
 def _find_collapse_constant(problem: Problem) -> float:
@@ -86,8 +85,8 @@ def _find_collapse_ratio(problem: Problem) -> float:
     n = C (rest + m n)^2 for the m smallest classes, solved for its smaller root: imbalanced-relu Eq. 17, made explicit.
     """
     counts = problem.class_counts or problem.counts
-    small = [count for count in counts if count == min(counts)]
-    rest, m = sum(counts) - sum(small), len(small)
+    m = counts.count(min(counts))
+    rest = sum(counts) - m * min(counts)
     # a batch fixes the decay per data set, so C falls as 1/N: n = (C N0) (rest + m n)
     constant = _find_collapse_constant(problem)
     if problem.batch_size is not None:

@@ -7,9 +7,9 @@ import math
 from ncollapse.theory.balanced import Optimum, smoothing, stretch
 from ncollapse.theory.contrastive import differentiate_focal_gap, differentiate_smoothed_gap
 from ncollapse.theory.gauge import differentiate_gauge
-from ncollapse.theory.imbalanced import find_price
+from ncollapse.theory.imbalanced import find_prices
 from ncollapse.theory.prediction import Prediction
-from ncollapse.theory.separable import differentiate_separable
+from ncollapse.theory.separable import Quadratic, differentiate_separable
 
 DECAYS = ("weight_decay", "feature_decay", "bias_decay")
 
@@ -68,7 +68,7 @@ def _vary_symmetric(prediction: Prediction, dmu: float, ddecay: float) -> tuple[
                 da = differentiate_focal_gap(state.a, problem.loss.params()["gamma"], k) * factor * dmu
             else:
                 da = differentiate_smoothed_gap(mu, smoothing(problem.loss), k) * factor * dmu
-    elif problem.dim is not None and problem.dim < k and problem.loss.name == "mse":
+    elif problem.dim is not None and problem.dim < k and optimum.scalar == Quadratic() and not relu:
         da = -k * dmu if state.a > 0 else 0.0
         db = ddecay / (k * (1 + problem.bias_decay) ** 2) if problem.bias else 0.0
     else:
@@ -90,8 +90,7 @@ def _vary_classes(prediction: Prediction, dmu: float) -> tuple[dict[str, float],
     problem = prediction.problem
     k, counts = problem.num_classes, problem.counts
     slopes = []
-    for count, gap in zip(counts, prediction.class_gaps or (), strict=True):
-        price = find_price(problem, count)
+    for price, gap in zip(find_prices(problem).tolist(), prediction.class_gaps or (), strict=True):
         slope = differentiate_smoothed_gap(price, smoothing(problem.loss), k) * price / problem.mu * dmu
         slopes.append(slope if gap > 0 else 0.0)
     mean = sum(count * slope for count, slope in zip(counts, slopes, strict=True)) / sum(counts)

@@ -67,7 +67,7 @@ def solve(problem: Problem, *, restarts: int = 6, seed: int = 0, max_iterations:
 
     >>> solution = solve(Problem("ce", 3, per_class=1, weight_decay=0.05, feature_decay=0.05))
     >>> round(solution.objective, 8), solution.certificate.gap < 1e-8
-    (0.46034061, True)
+    (0.39439769, True)
     """
     if restarts < 1:
         raise ValueError(f"restarts must be at least 1, not {restarts}")
