@@ -23,7 +23,7 @@ class Args:
     """
 
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Ids such as bce-vs-ce/table-6."""
+    """Ids such as bce-vs-ce/table-6, each with filters of its own on request: bce-vs-ce/table-9:loss=bce:bias_init=0."""
     list: bool = False
     """Name every experiment, what it needs and how it stands, and stop."""
     only: tuple[str, ...] = ()
@@ -77,7 +77,10 @@ def main(argv: list[str]) -> int:
 
     only = parse_only(args.only)
     changes = (args.seeds, args.epochs, args.measure_every)
-    chosen = [(find(name), expand(find(name), only, *changes)) for name in args.experiments]
+    chosen = []
+    for word in args.experiments:
+        name, *own = word.split(":")
+        chosen.append((find(name), expand(find(name), only | parse_only(own), *changes)))
     if args.dry_run:
         return show_plan(chosen, args)
     records = run_all(chosen, args)
