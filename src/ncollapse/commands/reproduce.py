@@ -23,7 +23,7 @@ class Args:
     """
 
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Ids such as bce-vs-ce/table-6, each with filters of its own on request: bce-vs-ce/table-9:loss=bce:bias_init=0."""
+    """Ids such as bce-vs-ce/table-6, with filters of their own on request: bce-vs-ce/table-9:loss=bce:bias_init=0."""
     list: bool = False
     """Name every experiment, what it needs and how it stands, and stop."""
     only: tuple[str, ...] = ()
