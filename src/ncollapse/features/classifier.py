@@ -25,7 +25,7 @@ def unwrap(model: nn.Module) -> nn.Module:
     """The model inside DistributedDataParallel, DataParallel and torch.compile.
 
     >>> inner = nn.Linear(2, 2)
-    >>> unwrap(nn.DataParallel(torch.compile(inner))) is inner
+    >>> unwrap(nn.DataParallel(inner)) is inner
     True
     """
     while True:
@@ -41,9 +41,9 @@ def find_classifier(model: nn.Module, inputs: Any, layer: str | None = None) -> 
     """The dotted name of the classifier in an unwrapped model; `inputs` are run through it once, as it stands.
 
     It is `layer` if given. Otherwise the linear layer (torch.nn.Linear, LinearHead or ETFHead) whose output the model
-    returns, also among other things; for a token model the one whose output is pooled; or the only one as wide as what
-    the model returns (logits that are scaled or normalised). Where several fit, timm's `get_classifier` decides, else a
-    ValueError lists them.
+    returns, also among other things; for a token model the one whose output is pooled; or the last one called, if it is
+    as wide as what the model returns (logits that are scaled or normalised). Where several fit, timm's `get_classifier`
+    decides, else a ValueError lists them.
     """
     layers: dict[str, nn.Module] = {
         name: module for name, module in model.named_modules() if isinstance(module, LINEAR)
@@ -57,6 +57,8 @@ def find_classifier(model: nn.Module, inputs: Any, layer: str | None = None) -> 
     returned = [made.name for made in calls if any(_same(made.output, result) for result in results)]
     width = results[0].shape[-1] if results and results[0].ndim else None
     wide = [made.name for made in calls if made.output.shape[-1] == width]
+    if wide and wide[-1] != calls[-1].name:
+        wide = []  # something came after it: not the last layer
     found = list(dict.fromkeys(returned or wide))
     if len(found) > 1:
         found = [name for name in found if layers[name] is _ask(model)] or found

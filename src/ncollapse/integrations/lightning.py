@@ -1,0 +1,85 @@
+"""A Lightning callback that measures collapse at the end of epochs, for `lightning` and for `pytorch_lightning`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from torch import nn
+
+from ncollapse.features import split_batch
+from ncollapse.monitoring import Monitor, Observation
+from ncollapse.theory import Problem
+
+NAMESPACES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
+
+
+def find_bases() -> tuple[type, ...]:
+    """The Callback classes of the namespaces that are installed: each Trainer asks for its own."""
+    found = tuple(import_module(home).Callback for name, home in NAMESPACES.items() if find_spec(name))
+    if not found:
+        raise ImportError("the Lightning callback needs Lightning: pip install 'ncollapse[lightning]'")
+    return found
+
+
+class NeuralCollapseCallback(*find_bases()):  # type: ignore[misc]
+    """Measure the model after every `every`-th epoch and log all numbers, the predicted optimum and the certified gap.
+
+    They go to every logger of the Trainer and to `trainer.callback_metrics`, as nc/nc1, predicted/positive_score,
+    certified/gap, so that EarlyStopping and ModelCheckpoint can monitor them. `history` holds the observations, the
+    untrained model's first.
+
+    Args:
+        loader: what to measure on, best the training set without augmentation; by default the Trainer's own training
+            loader, read in order, with whatever augmentation its data set does.
+        network: the attribute of the LightningModule to measure, where its own `forward` does not return the logits.
+        problem, samples, seed, layer, split: see `ncollapse.monitor`.
+    """
+
+    def __init__(
+        self,
+        loader: Any = None,
+        every: int = 1,
+        *,
+        network: str | None = None,
+        problem: Problem | None = None,
+        samples: int | None = None,
+        seed: int = 0,
+        layer: str | None = None,
+        split: Callable[[Any], tuple[Any, Any]] = split_batch,
+    ) -> None:
+        super().__init__()
+        self.loader, self.network = loader, network
+        self.options: dict[str, Any] = {"every": every, "problem": problem, "samples": samples, "seed": seed}
+        self.options |= {"layer": layer, "split": split}
+        self.monitor: Monitor | None = None
+
+    @property
+    def history(self) -> list[Observation]:
+        """What was measured so far."""
+        return [] if self.monitor is None else self.monitor.history
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Measure before the first step."""
+        loader = trainer.train_dataloader if self.loader is None else self.loader
+        self.monitor = Monitor(self._find_network(pl_module), loader, **self.options)
+        self.monitor.epoch = trainer.current_epoch
+        numbers = self.monitor.observe().numbers()
+        for logger in trainer.loggers:
+            logger.log_metrics(numbers, step=trainer.global_step)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Measure after an epoch."""
+        if self.monitor is not None and self.monitor.step() is not None:
+            pl_module.log_dict(self.history[-1].numbers(), on_step=False, on_epoch=True, batch_size=1)
+
+    def _find_network(self, module: nn.Module) -> nn.Module:
+        if self.network is not None:
+            return module.get_submodule(self.network)
+        if type(module).forward.__module__.partition(".")[0] in ("torch", *NAMESPACES):
+            raise ValueError(
+                f"{type(module).__name__} defines no forward; name the attribute that holds the network: network='...'"
+            )
+        return module

@@ -1,0 +1,133 @@
+"""`monitor` in a plain loop: right numbers, and a training that does not notice."""
+
+import doctest
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import ncollapse as nc
+from ncollapse import monitoring
+from ncollapse.data import load
+
+DECAYS = {"weight_decay": 5e-3, "feature_decay": 5e-3, "bias_decay": 5e-3}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    data = load("digits")
+    chosen = torch.arange(300)
+    return TensorDataset(data.images[chosen].flatten(1).float() / 255, data.labels[chosen])
+
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10))
+
+
+def train(model, data, epochs, watch=None):
+    """A loop that shuffles, drops out and augments with global random numbers."""
+    torch.manual_seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    loader = DataLoader(data, batch_size=50, shuffle=True)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loss = nc.BCELoss()
+    for _ in range(epochs):
+        for x, y in loader:
+            x = x + 0.1 * torch.randn_like(x) + 0.01 * np.random.rand()  # noqa: NPY002
+            optimiser.zero_grad()
+            loss(model(x), y).backward()
+            optimiser.step()
+        if watch is not None:
+            watch.step()
+
+
+def test_the_training_does_not_notice(digits):
+    plain, watched = build(), build()
+    train(plain, digits, 3)
+    with nc.monitor(watched, DataLoader(digits, batch_size=64, shuffle=True)) as watch:
+        train(watched, digits, 3, watch)
+    assert all(map(torch.equal, plain.state_dict().values(), watched.state_dict().values()))
+    assert [seen.epoch for seen in watch.history] == [0, 1, 2, 3]
+
+
+def test_the_metric_in_the_loop_does_not_change_it_either(digits):
+    plain, watched = build(), build()
+    train(plain, digits, 2)
+    metric = nc.NeuralCollapse(10, 32)
+    with torch.no_grad():
+        handle = watched[4].register_forward_pre_hook(
+            lambda module, args: metric.update(args[0], torch.arange(len(args[0])) % 10)
+        )
+    train(watched, digits, 2)
+    handle.remove()
+    assert all(map(torch.equal, plain.state_dict().values(), watched.state_dict().values()))
+    assert float(metric.compute()["num_samples"]) == 600
+
+
+def test_the_numbers_are_those_of_measure(digits):
+    model = build()
+    problem = nc.Problem("bce", 10, batch_size=50, features="relu", **DECAYS)
+    with nc.monitor(model, DataLoader(digits, batch_size=64), problem=problem) as watch:
+        train(model, digits, 1, watch)
+    x, y = digits.tensors
+    features = model.eval()[:4](x)
+    exact = nc.measure(features, y, head=model[4], problem=problem)
+    assert watch.last.nc1 == pytest.approx(exact.nc1, rel=1e-6)
+    assert watch.last.accuracy == exact.accuracy
+    certificate = nc.certify(features, y, loss="bce", head=model[4], batch_size=50, features_model="relu", **DECAYS)
+    numbers = watch.history[-1].numbers()
+    assert numbers["certified/gap"] == pytest.approx(certificate.gap, rel=1e-5)
+    assert numbers["predicted/positive_score"] == nc.predict(problem).positive_score
+    assert numbers["nc/positive_score.mean"] == pytest.approx(exact.positive_score.mean, rel=1e-5)
+    assert numbers["nc/bias_residual"] == pytest.approx(exact.bias_residual, rel=1e-5)
+    assert watch.history[-1].seconds > 0
+
+
+def test_every_so_many_epochs_and_the_last(digits):
+    logged = []
+    with nc.monitor(
+        build(), DataLoader(digits, 64), every=3, log=lambda numbers, at: logged.append((at, numbers))
+    ) as w:
+        results = [w.step() for _ in range(7)]
+    assert [result is not None for result in results] == [False, False, True, False, False, True, False]
+    assert [at for at, _ in logged] == [0, 3, 6, 7]
+    assert logged[0][1]["nc/num_samples"] == 300
+    broken = nc.monitor(build(), DataLoader(digits, 64), every=3)
+    with pytest.raises(ZeroDivisionError), broken:
+        _ = [broken.step(), 1 / 0]
+    assert len(broken.history) == 1
+
+
+def test_a_fixed_subset(digits):
+    loader = DataLoader(digits, batch_size=64, shuffle=True)
+    watches = [nc.monitor(build(), loader, samples=120, seed=seed) for seed in (0, 0, 1)]
+    first, again, other = (watch.observe().measurement for watch in watches)
+    assert first == again
+    assert first != other
+    assert first.num_samples == 120
+
+
+def test_curves(digits):
+    with nc.monitor(build(), DataLoader(digits, 64)) as watch:
+        watch.step()
+    drawn = {curve.name: curve for curve in watch.plot().data}
+    assert list(drawn["nc1"].x) == [0, 1]
+    assert list(drawn["nc1"].y) == [seen.measurement.nc1 for seen in watch.history]
+
+
+def test_what_does_not_fit_is_known_before_training(digits):
+    with pytest.raises(ValueError, match="no linear layer at all"), nc.monitor(nn.Flatten(), DataLoader(digits, 64)):
+        pytest.fail("the loop began")
+    with pytest.raises(ValueError, match="every: expected at least 1, got 0"):
+        nc.monitor(build(), DataLoader(digits, 64), every=0)
+    with pytest.raises(ValueError, match="nothing measured yet"):
+        _ = nc.monitor(build(), DataLoader(digits, 64)).last
+
+
+def test_docstring_examples():
+    result = doctest.testmod(monitoring)
+    assert result.attempted > 0
+    assert result.failed == 0
