@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ncollapse.experiments.engines.job import write_json
 from ncollapse.experiments.experiment import Experiment, Point
-from ncollapse.experiments.runs import RunRecord, _read_object
+from ncollapse.experiments.runs import RunRecord, read_object
 from ncollapse.experiments.verdicts import Line, compare, judge
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def balance_weights(counts: Sequence[int], beta: float = BETA) -> list[float]:
     """Weights of the classes, (1 - beta) / (1 - beta^n), scaled to mean 1.
 
     >>> [round(w, 3) for w in balance_weights([500, 50])]
-    [0.183, 1.817]
+    [0.186, 1.814]
     """
     raw = [(1 - beta) / (1 - beta ** max(count, 1)) for count in counts]
     mean = sum(raw) / len(raw)
@@ -128,7 +128,7 @@ def second_stage_lines(experiment: Experiment, points: Sequence[Point], records:
             continue
         tried = [p for p in points if all(p.keys.get(k) == v for k, v in line.published.where.items())]
         results = [
-            _read_object(finished[p.recipe.run_id].path / "rebalanced.json", [])
+            read_object(finished[p.recipe.run_id].path / "rebalanced.json", [])
             for p in tried
             if p.recipe.run_id in finished
         ]

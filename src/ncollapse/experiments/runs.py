@@ -96,10 +96,10 @@ def read_run(path: str | Path) -> RunRecord:
     """
     folder = Path(path)
     notes: list[str] = []
-    config = _read_object(folder / "config.json", notes, needed=True)
-    env = _read_object(folder / "env.json", notes)
+    config = read_object(folder / "config.json", notes, needed=True)
+    env = read_object(folder / "env.json", notes)
     history = _read_lines(folder, notes)
-    summary = _read_object(folder / "summary.json", notes)
+    summary = read_object(folder / "summary.json", notes)
     status: Status
     said = (summary or {}).get("status")
     if config is None or (summary is None and (folder / "summary.json").exists()):
@@ -170,7 +170,8 @@ def dig(tree: Any, key: str, default: Any = None) -> Any:
     return tree
 
 
-def _read_object(file: Path, notes: list[str], needed: bool = False) -> dict[str, Any] | None:
+def read_object(file: Path, notes: list[str], needed: bool = False) -> dict[str, Any] | None:
+    """The JSON object of a file, None where there is none; what is wrong with it is added to `notes`."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
