@@ -57,3 +57,12 @@ def test_the_record_is_current(rows):
     for old, new in zip(record["rows"], rows):
         assert old["published"] == new["published"]
         assert old["predicted"] == pytest.approx(new["predicted"], rel=1e-9, abs=1e-12)
+
+
+def test_the_page_shows_the_records():
+    fill = runpy.run_path(str(ROOT / "scripts" / "theory_figures.py"))["fill_page"]
+    page = ROOT / "docs" / "theory.md"
+    assert fill(page.read_text()) == page.read_text()
+    for line in page.read_text().splitlines():
+        if line.startswith("!["):
+            assert (page.parent / line.partition("](")[2].rstrip(")")).is_file(), line
