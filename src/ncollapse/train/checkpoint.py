@@ -162,7 +162,7 @@ def restore(
 
 
 def _is_tensors(value: Any) -> bool:
-    """Whether it is a list of tensors; L-BFGS keeps its history in such, and scratch space in one that may hold None."""
+    """Whether it is a list of tensors: L-BFGS keeps its history in such, and scratch that may be None in another."""
     return isinstance(value, list) and all(isinstance(item, Tensor) for item in value)
 
 

@@ -77,7 +77,10 @@ def join(device: str | torch.device | None = None) -> World:
     local = int(os.environ.get("LOCAL_RANK", "0")) if launched else 0
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    place = torch.device(device)
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        place = torch.device("meta")
     if place.type == "cuda":
         if not torch.cuda.is_available():
             raise ValueError("device = cuda: torch sees no GPU here; leave device out, or name cpu")

@@ -33,13 +33,12 @@ class RunFolder:
     def begin(self, recipe: Recipe, resume: bool, device: torch.device) -> dict[str, Any] | None:
         """Make the folder ready; a finished run's summary is returned and nothing is touched.
 
-        A run that was started and has not finished is refused unless `resume`.
+        A run that has trained and has not finished is refused unless `resume`; one that failed before may start again.
         """
         summary = self.read_summary()
         if summary is not None and summary.get("status") == "finished":
             return summary
-        started = (self.path / "history.jsonl").exists() or self.checkpoints.exists() or summary is not None
-        if started and not resume:
+        if (self.last_epoch() or self.checkpoints.exists()) and not resume:
             raise ValueError(
                 f"{self.path} holds a run that has not finished: pass --resume (resume=True) to continue it, "
                 "or remove the folder to start again"

@@ -1,0 +1,92 @@
+"""`ncollapse train`: recipe first, options after, one plain line for what is wrong."""
+
+import json
+
+import pytest
+
+from ncollapse.cli import main
+from ncollapse.train import recipes
+
+
+def test_trains_resumes_and_says_when_there_is_nothing_to_do(tmp_path, capsys):
+    arguments = [
+        "train",
+        "digits",
+        "--loss.name",
+        "ce",
+        "--optim.epochs",
+        "2",
+        "--device",
+        "cpu",
+        "--out",
+        str(tmp_path),
+    ]
+    assert main([*arguments, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    recipe = recipes.get("digits", loss="ce").override(optim__epochs=2)
+    assert summary["run_id"] == recipe.run_id
+    assert summary["status"] == "finished"
+    assert (tmp_path / recipe.run_id / "summary.json").is_file()
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "nothing was trained" in out
+    assert "positive_score" in out
+    (tmp_path / recipe.run_id / "summary.json").unlink()
+    assert main(arguments) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert main([*arguments, "--resume", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["train"] == summary["train"]
+
+
+def test_recipe_files(tmp_path, capsys):
+    path = tmp_path / "mine.toml"
+    path.write_text("seed = 4\n[optim]\nepochs = 1\nbatch_size = 128\n[model]\nname = 'mlp-small'\n")
+    out = str(tmp_path / "runs")
+    assert main(["train", str(path), "--optim.lr", "0.05", "--device", "cpu", "--out", out, "--json"]) == 0
+    run_id = json.loads(capsys.readouterr().out)["run_id"]
+    config = json.loads((tmp_path / "runs" / run_id / "config.json").read_text())
+    assert (config["seed"], config["optim"]["lr"], config["optim"]["batch_size"]) == (4, 0.05, 128)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["digitss", "--out", "x"], ("digitss", "bce-vs-ce/setting-1")),
+        (["nowhere.toml", "--out", "x"], ("nowhere.toml",)),
+        (["digits", "--out", "x", "--device", "tpu9"], ("tpu9",)),
+        (["bce-vs-ce/setting-1", "--out", "x", "--device", "cpu", "--data-root", "/no/such/root"], ("/no/such/root",)),
+        (["digits", "--out", "x", "--model.name", "resnet19", "--device", "cpu"], ("resnet19", "resnet18")),
+        ([], ("usage", "digits")),
+    ],
+)
+def test_bad_input_is_two_lines_at_most_and_exit_2(arguments, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert all(word in error for word in words)
+    assert "Traceback" not in error
+
+
+def test_a_run_that_failed_before_training_may_start_again(tmp_path, capsys):
+    arguments = ["train", "digits", "--optim.epochs", "1", "--device", "cpu", "--out", str(tmp_path)]
+    assert main([*arguments, "--data.name", "npz:" + str(tmp_path / "mine.npz")]) == 2
+    assert main([*arguments, "--data.name", "npz:" + str(tmp_path / "mine.npz")]) == 2
+    assert "mine.npz" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--optim.lr", "-1"], ["--optim.lrr", "1"], ["--select", "worst"], []])
+def test_usage_errors_are_the_parsers(options, capsys, tmp_path):
+    out = [] if not options else ["--out", str(tmp_path)]
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "digits", *options, *out])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err
+
+
+def test_help_lists_recipes_and_options(capsys):
+    assert main(["train", "--help"]) == 0
+    assert "imbalanced-relu/mlp-1024" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "digits", "--help"])
+    assert caught.value.code == 0
+    assert "--optim.lr" in capsys.readouterr().out

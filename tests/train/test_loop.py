@@ -1,0 +1,244 @@
+"""The loop: what a run folder holds, when a run is refused, how it fails, and that it goes where theory says."""
+
+import errno
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ncollapse.console import clean
+from ncollapse.metrics import measure
+from ncollapse.models import create
+from ncollapse.train import Diverged, Recipe, recipes, run
+from ncollapse.train.distributed import World
+from ncollapse.train.feed import load_splits
+from ncollapse.train.loop import prepare
+from ncollapse.train.record import RunFolder
+from ncollapse.train.schedule import rate_at
+
+SHORT = recipes.get("digits").override(optim__epochs=3)
+
+
+def history_of(folder):
+    return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+
+
+def without_time(records):
+    return [{key: value for key, value in record.items() if key != "time"} for record in records]
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    return run(SHORT, out, device="cpu"), out / SHORT.run_id
+
+
+def test_run_folder(short):
+    summary, folder = short
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "config.json", "env.json", "history.jsonl", "summary.json", "snapshot.safetensors", "final.safetensors",
+        "best.safetensors", "lock",
+    }  # fmt: skip
+    assert Recipe.from_json((folder / "config.json").read_text()) == SHORT
+    env = json.loads((folder / "env.json").read_text())
+    assert env["versions"]["torch"] == torch.__version__
+    assert {"hardware", "command", "started"} <= set(env)
+    history = history_of(folder)
+    assert [row["epoch"] for row in history] == [1, 2, 3]
+    assert [row["lr"] for row in history] == [rate_at(SHORT, epoch) for epoch in (1, 2, 3)]
+    assert history[-1]["step"] == 3 * 23
+    assert set(history[-1]) == {"epoch", "step", "lr", "loss", "train", "test", "certificate", "time"}
+    assert set(history[-1]["time"]) == {"epoch_s", "measure_s", "elapsed_s"}
+    assert set(history[-1]["certificate"]) == {"gap", "relative_gap", "lower_bound", "objective"}
+    assert history[-1]["certificate"]["gap"] > 0
+    assert json.loads((folder / "summary.json").read_text()) == summary
+    assert summary["status"] == "finished"
+    assert summary["selected_epoch"] == summary["epoch"] == 3
+    assert summary["prediction"]["phase"]
+    assert summary["reason"] is None
+
+
+def test_summary_is_the_measurement_of_the_final_weights(short):
+    summary, folder = short
+    model = create("mlp-small", 10, in_channels=1, image_size=8)
+    model.load_state_dict(load_file(folder / "final.safetensors"))
+    splits = load_splits(SHORT, None)
+    for name in ("train", "test"):
+        images = (splits[name].images.float() / 255 - 0.3053) / 0.3761
+        with torch.no_grad():
+            features = model.features(images)
+        expected = measure(features, splits[name].labels, head=model.head)
+        assert summary[name]["nc1"] == pytest.approx(expected.nc1, rel=1e-3)
+        assert summary[name]["accuracy"] == expected.accuracy
+    arrays = load_file(folder / "snapshot.safetensors")
+    assert torch.equal(arrays["weight"].float(), model.head.weight.detach())
+    assert arrays["train.class_means"].shape == (10, 256)
+    assert int(arrays["test.positive_score.counts"].sum()) == len(splits["test"])
+    assert arrays["train.features"].shape == (1000, 256)
+
+
+def test_weights_hold_no_metadata(short):
+    content = (short[1] / "final.safetensors").read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    assert "__metadata__" not in header
+
+
+def test_finished_run_is_not_run_again(short, monkeypatch):
+    summary, folder = short
+    monkeypatch.setattr("ncollapse.train.loop.prepare", lambda *_: pytest.fail("trained again"))
+    assert run(SHORT, folder.parent, device="cpu", resume=False) == summary
+
+
+def test_stop_by_progress_then_resume_equals_one_go(short, tmp_path):
+    def stop(event):
+        if event["epoch"] == 2 and "nc1" in event:
+            raise TimeoutError("enough")
+
+    with pytest.raises(TimeoutError, match="enough"):
+        run(SHORT, tmp_path, device="cpu", progress=stop)
+    folder = tmp_path / SHORT.run_id
+    assert not (folder / "summary.json").exists()
+    with pytest.raises(ValueError, match="--resume"):
+        run(SHORT, tmp_path, device="cpu", resume=False)
+    run(SHORT, tmp_path, device="cpu")
+    assert without_time(history_of(folder)) == without_time(history_of(short[1]))
+    assert (folder / "final.safetensors").read_bytes() == (short[1] / "final.safetensors").read_bytes()
+
+
+def test_nan_loss_stops_with_the_place_and_keeps_the_checkpoint(tmp_path, monkeypatch):
+    recipe = SHORT.override(optim__epochs=9)
+
+    def explode(recipe, epoch):
+        return 1e30 if epoch == 3 else rate_at(recipe, epoch)
+
+    monkeypatch.setattr("ncollapse.train.loop.rate_at", explode)
+    with pytest.raises(Diverged, match=r"epoch 3, step \d+ of 23.*1e\+30.*checkpoint of epoch 2 is kept"):
+        run(recipe, tmp_path, device="cpu")
+    folder = tmp_path / recipe.run_id
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert "Diverged" in summary["reason"]
+    assert "Traceback" in summary["traceback"]
+    monkeypatch.undo()
+    assert run(recipe, tmp_path, device="cpu")["status"] == "finished"
+    assert [row["epoch"] for row in history_of(folder)] == list(range(1, 10))
+
+
+def test_full_disk_names_the_file_and_loses_nothing(tmp_path, monkeypatch):
+    real = os.fsync
+    state = {"left": 12}
+
+    def fill(descriptor):
+        state["left"] -= 1
+        if state["left"] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fill)
+    recipe = SHORT.override(optim__epochs=8)
+    with pytest.raises(OSError, match=r"No space left.*--resume"):
+        run(recipe, tmp_path, device="cpu")
+    monkeypatch.undo()
+    folder = tmp_path / recipe.run_id
+    assert list((folder / "checkpoint").glob("0*.safetensors"))
+    assert not list(folder.rglob("*.part"))
+    run(recipe, tmp_path, device="cpu")
+    other = tmp_path / "other"
+    run(recipe, other, device="cpu")
+    assert without_time(history_of(folder)) == without_time(history_of(other / recipe.run_id))
+
+
+def test_best_on_validation_selects_its_epoch(tmp_path):
+    seen = []
+
+    class Keep:
+        def log(self, record):
+            seen.append(record)
+
+    recipe = SHORT.override(data__validation=0.1, select="best-validation", optim__lr=0.02, optim__epochs=4)
+    summary = run(recipe, tmp_path, device="cpu", trackers=[Keep()])
+    accuracies = [row["validation"]["accuracy"] for row in seen]
+    assert summary["selected_epoch"] == 1 + int(np.argmax(accuracies))
+    assert summary["validation"]["accuracy"] == max(accuracies)
+    assert clean(seen) == history_of(tmp_path / recipe.run_id)
+
+
+def test_measuring_every_other_epoch(tmp_path):
+    recipe = SHORT.override(measure_every=2)
+    run(recipe, tmp_path, device="cpu")
+    assert [row["epoch"] for row in history_of(tmp_path / recipe.run_id)] == [2, 3]
+
+
+def test_resume_after_a_damaged_checkpoint(tmp_path, caplog, short):
+    def stop(event):
+        if event["epoch"] == 2:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        run(SHORT, tmp_path, device="cpu", progress=stop)
+    folder = tmp_path / SHORT.run_id
+    newest = max((folder / "checkpoint").glob("0*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-10])
+    run(SHORT, tmp_path, device="cpu")
+    assert "damaged" in caplog.text
+    assert (folder / "final.safetensors").read_bytes() == (short[1] / "final.safetensors").read_bytes()
+
+
+def test_bad_device_and_options(tmp_path):
+    with pytest.raises(ValueError, match="cpu, cuda"):
+        run(SHORT, tmp_path, device="meta")
+    with pytest.raises(ValueError, match="graph=True"):
+        run(SHORT, tmp_path / "g", device="cpu", graph=True)
+
+
+@pytest.mark.slow
+def test_digits_collapses_where_theory_says(tmp_path):
+    summary = run(recipes.get("digits"), tmp_path, device="cpu")
+    train, prediction = summary["train"], summary["prediction"]
+    assert train["accuracy"] == 1.0
+    assert train["nc1"] < 0.01
+    for name in ("positive_score", "negative_score", "bias"):
+        assert train[name]["mean"] == pytest.approx(prediction[name], rel=0.04), name
+    assert train["weight_energy"] == pytest.approx(prediction["weight_energy"], rel=0.02)
+    assert summary["certificate"]["relative_gap"] < 0.03
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("toy") / "toy.npz"
+    images = rng.integers(0, 256, (40, 3, 16, 16), dtype=np.uint8)
+    labels = np.arange(40) % 10
+    np.savez(path, images=images, labels=labels, test_images=images[:20], test_labels=labels[:20])
+    return f"npz:{path}"
+
+
+@pytest.mark.parametrize("name", recipes.NAMES)
+def test_every_recipe_builds_and_trains_a_step(name, toy, tmp_path):
+    recipe = recipes.get(name)
+    changes = {"data__name": toy, "data__image_size": None, "data__channels": None, "optim__batch_size": 4}
+    if recipe.data.per_class_counts:
+        changes["data__per_class_counts"] = [1, 1, 2, 2, 2, 2, 3, 3, 4, 4]
+    if recipe.data.long_tail:
+        changes["data__long_tail"] = 4.0
+    if recipe.augment.resized_crop:
+        changes["augment__resized_crop"] = 0.0
+    if recipe.data.validation:
+        changes["data__validation"] = 0.25
+    if recipe.optim.name == "lbfgs":  # hundreds of passes a step: a smaller network of the same kind
+        changes["model__name"] = "resnet32"
+    recipe = recipe.override(**changes)
+    ready = prepare(recipe, RunFolder(tmp_path), World(0, 1, torch.device("cpu")), None, None, None)
+    before = {key: value.clone() for key, value in ready.model.named_parameters()}
+    x, y = next(iter(ready.feed.train.epoch(1)))
+    ready.step(x, y, len(x))
+    loss, finite = ready.tally.read()
+    assert finite == 1
+    assert loss > 0
+    moved = [key for key, value in ready.model.named_parameters() if not torch.equal(value, before[key])]
+    assert "head.weight" in moved
+    assert len(moved) > 0.9 * len(before)

@@ -1,0 +1,135 @@
+"""Recipes: checked, hashed, read and written."""
+
+import json
+import tomllib
+
+import pytest
+
+from ncollapse.train import DataSpec, DecaySpec, OptimSpec, Recipe, ScheduleSpec, recipes
+from ncollapse.train.schedule import rate_at
+
+
+@pytest.mark.parametrize("name", recipes.NAMES)
+def test_every_recipe_survives_both_formats(name):
+    recipe = recipes.get(name)
+    assert recipe.name == name
+    assert Recipe.from_json(recipe.to_json()) == recipe
+    again = Recipe.from_dict(tomllib.loads(recipe.to_toml()))
+    assert again == recipe
+    assert again.run_id == recipe.run_id
+
+
+def test_run_id_is_of_the_configuration_alone():
+    recipe = recipes.get("digits")
+    assert len(recipe.run_id) == 12
+    assert recipe.replace(name="other").run_id == recipe.run_id
+    assert recipe.override(seed=1).run_id != recipe.run_id
+    ints = Recipe(schedule=ScheduleSpec("step", milestones=(30, 60)))
+    assert ints.run_id == Recipe(schedule=ScheduleSpec("step", milestones=(30.0, 60.0))).run_id
+    assert len({recipes.get(name).run_id for name in recipes.NAMES}) == len(recipes.NAMES)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"optim": {"lrr": 0.1}}, ("optim.lrr", "optim.lr")),
+        ({"optims": {}}, ("optims", "optim")),
+        ({"optim": 3}, ("optim", "table")),
+        ({"optim": {"lr": -1.0}}, ("optim.lr", "-1.0", "> 0")),
+        ({"optim": {"lr": "fast"}}, ("optim.lr", "'fast'", "float")),
+        ({"optim": {"epochs": 2.5}}, ("optim.epochs", "2.5", "int")),
+        ({"optim": {"name": "sgdd"}}, ("optim.name", "sgdd")),
+        ({"loss": {"name": "cee"}}, ("loss", "cee", "bce")),
+        ({"loss": {"name": "ce", "gamma": 3.0}}, ("loss", "gamma")),
+        ({"model": {"bias_init": "prior"}}, ("model.bias_init", "prior", "theory")),
+        ({"data": {"long_tail": 10.0, "samples_per_class": 3}}, ("data.samples_per_class", "data.long_tail")),
+        ({"data": {"validation": 1.0}}, ("data.validation", "1.0")),
+        ({"select": "best-validation"}, ("data.validation", "best-validation")),
+        ({"schedule": {"name": "restarts"}}, ("schedule.period",)),
+        ({"decays": {"feature": -1e-4}}, ("decays.feature",)),
+        ({"augment": {"crop": -1}}, ("augment.crop", "-1")),
+        ({"precision": "fp8"}, ("precision", "fp8")),
+    ],
+)
+def test_bad_content_is_named(content, words):
+    with pytest.raises(ValueError, match="recipe") as caught:
+        Recipe.from_dict(content)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_files(tmp_path):
+    recipe = recipes.get("digits").override(optim__lr=0.05, data__per_class_counts=[3] * 10)
+    (tmp_path / "a.toml").write_text(recipe.to_toml())
+    (tmp_path / "a.json").write_text(recipe.to_json())
+    assert Recipe.from_file(tmp_path / "a.toml") == Recipe.from_file(tmp_path / "a.json") == recipe
+    (tmp_path / "b.toml").write_text("optim = {lr = }")
+    with pytest.raises(ValueError, match=r"b\.toml"):
+        Recipe.from_file(tmp_path / "b.toml")
+    (tmp_path / "c.json").write_text("[1]")
+    with pytest.raises(ValueError, match="table"):
+        Recipe.from_file(tmp_path / "c.json")
+
+
+def test_unknown_recipe_lists_the_known():
+    with pytest.raises(ValueError, match="digits"):
+        recipes.get("digitss")
+
+
+def test_settings_of_table_5():
+    one, two = (recipes.get(f"bce-vs-ce/setting-{i}") for i in (1, 2))
+    assert (one.optim.name, one.optim.lr, one.schedule.name) == ("sgd", 0.01, "step")
+    assert (two.optim.name, two.optim.lr, two.schedule.name) == ("adamw", 0.001, "cosine")
+    assert one.decays == two.decays == DecaySpec(5e-4, 5e-4, 5e-4)
+    assert one.optim.weight_decay == 0
+    assert (one.augment.crop, one.augment.flip, one.select) == (0, False, "last")
+    three, four = (recipes.get(f"bce-vs-ce/setting-{i}", data="cifar100") for i in (3, 4))
+    assert (three.optim.weight_decay, four.optim.weight_decay) == (5e-4, 0.05)
+    assert three.decays == DecaySpec()
+    assert (three.augment.crop, three.augment.flip, three.augment.rotation) == (4, True, 15.0)
+    assert recipes.get("bce-vs-ce/setting-3").augment.rotation == 0
+    assert (three.model.bias_init, recipes.get("bce-vs-ce/setting-3", loss="ce").model.bias_init) == (6.0, 0.0)
+    six = recipes.get("bce-vs-ce/setting-6").augment
+    assert (six.mixup, six.cutmix, six.mix_probability, six.label_smoothing) == (0.8, 1.0, 0.8, 0.1)
+    assert recipes.get("bce-vs-ce/setting-2").override(optim__batch_size=512).optim.rate == pytest.approx(0.004)
+
+
+def test_rates_against_torch_schedulers():
+    from torch import nn
+    from torch.optim import SGD, lr_scheduler
+
+    def follow(recipe, make):
+        optimiser = SGD(nn.Linear(1, 1).parameters(), lr=recipe.optim.rate)
+        scheduler = make(optimiser)
+        for epoch in range(1, recipe.optim.epochs + 1):
+            assert rate_at(recipe, epoch) == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-9), epoch
+            optimiser.step()
+            scheduler.step()
+
+    follow(recipes.get("bce-vs-ce/setting-1"), lambda o: lr_scheduler.MultiStepLR(o, [30, 60, 80], 0.2))
+    follow(recipes.get("all-losses"), lambda o: lr_scheduler.MultiStepLR(o, [342, 571], 0.1))
+    follow(recipes.get("mse-landscape/sgd"), lambda o: lr_scheduler.StepLR(o, 40, 0.1))
+    follow(recipes.get("bce-vs-ce/setting-2"), lambda o: lr_scheduler.CosineAnnealingLR(o, 100, 1e-5))
+    restarts = Recipe(optim=OptimSpec(epochs=25), schedule=ScheduleSpec("restarts", period=10, min_lr=1e-4))
+    follow(restarts, lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 10, eta_min=1e-4))
+
+
+def test_problem_where_theory_applies():
+    problem = recipes.get("bce-vs-ce/setting-2", data="mnist").problem(num_classes=10)
+    assert (problem.loss.name, problem.num_classes, problem.per_class, problem.features) == ("bce", 10, 12.8, "relu")
+    assert (problem.weight_decay, problem.feature_decay, problem.bias_decay) == (5e-4, 5e-4, 5e-4)
+    assert recipes.get("bce-vs-ce/setting-3").problem(num_classes=10) is None
+    assert recipes.get("bce-vs-ce/setting-2").override(model__head="etf").problem(num_classes=10) is None
+    assert recipes.get("digits").override(optim__weight_decay=1e-4).problem() is None
+    assert recipes.get("digits").problem().num_classes == 10
+    free = recipes.get("digits").override(model__feature_dim_linear=20).problem()
+    assert (free.features, free.dim) == ("free", 20)
+    imbalanced = recipes.get("imbalanced-relu/mlp-1024").problem()
+    assert not imbalanced.bias
+    assert imbalanced.counts == pytest.approx(
+        [32 * n / 3000 for n in (100, 100, 200, 200, 300, 300, 400, 400, 500, 500)]
+    )
+
+
+def test_config_is_plain_json():
+    content = json.loads(Recipe(data=DataSpec(per_class_counts=(1, 2))).to_json())
+    assert content["data"]["per_class_counts"] == [1, 2]
