@@ -1,11 +1,12 @@
-"""`ncollapse measure`: every number of the papers from a file of arrays."""
+"""`ncollapse measure`: every number of the papers from a file of arrays, or from a checkpoint."""
 
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -19,11 +20,28 @@ class Args:
     """Measure how collapsed, compact and separable the features of a classifier are.
 
     FILE is a .npz or .safetensors file with the arrays features [N, d], labels [N] and, for the numbers that need the
-    classifier, weight [K, d] and bias [K], the threshold of z = W h - b.
+    classifier, weight [K, d] and bias [K], the threshold of z = W h - b. Without FILE, a checkpoint is measured:
+    --model with --weights on --data.
     """
 
-    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    file: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")] = None
     """The file of arrays."""
+    model: str | None = None
+    """The network: package.module:factory, timm:NAME, torchvision:NAME or a name of ours such as resnet18."""
+    weights: Path | None = None
+    """Its weights: safetensors, a torch state dict (nothing in it is executed), or the index of their shards."""
+    data: str | None = None
+    """The data set to measure on: cifar10, digits, folder:PATH and so on (see ncollapse data list)."""
+    root: Path | None = None
+    """The folder of the data sets; by default NCOLLAPSE_DATA."""
+    split: Literal["train", "test"] = "train"
+    """The part of the data set."""
+    layer: str | None = None
+    """The classifier's dotted name, where the network has several."""
+    image_size: int | None = None
+    """Scale images to this size; needed for image folders."""
+    channels: int | None = None
+    """Repeat the channel of grey images so many times."""
     numerical_rank: bool = False
     """Also measure the numerical rank of each class's features."""
     json: bool = False
@@ -33,9 +51,37 @@ class Args:
 def main(argv: list[str]) -> int:
     """Run the verb."""
     args = tyro.cli(Args, args=argv, prog="ncollapse measure", config=(tyro.conf.FlagCreatePairsOff,))
-    arrays = read_arrays(args.file)
-    show(measure(**arrays, numerical_rank=args.numerical_rank), as_json=args.json)
+    if args.file is None:
+        show(measure_model(args), as_json=args.json)
+    elif args.model or args.weights or args.data:
+        raise ValueError("FILE and --model, --weights, --data exclude each other: arrays or a checkpoint, not both")
+    else:
+        show(measure(**read_arrays(args.file), numerical_rank=args.numerical_rank), as_json=args.json)
     return 0
+
+
+def measure_model(args: Args) -> Measurement:
+    """Measure a checkpoint; tensors of the file that the network does not have are named on standard error."""
+    if args.model is None or args.weights is None or args.data is None:
+        raise ValueError("nothing to measure: give FILE, or all of --model, --weights and --data")
+    if args.numerical_rank:
+        raise ValueError("--numerical-rank works on a FILE of arrays only")
+    from ncollapse.checkpoints import measure_checkpoint, shorten
+
+    found = measure_checkpoint(
+        args.model,
+        args.weights,
+        args.data,
+        args.root,
+        args.split,
+        layer=args.layer,
+        image_size=args.image_size,
+        channels=args.channels,
+    )
+    if found.unexpected:
+        names = shorten(found.unexpected)
+        print(f"ncollapse measure: {len(found.unexpected)} unexpected in {args.weights}: {names}", file=sys.stderr)
+    return found.measurement
 
 
 def show(measurement: Measurement, *, as_json: bool = False) -> None:

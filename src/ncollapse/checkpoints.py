@@ -1,0 +1,119 @@
+"""Measure a checkpoint: a network by name, a file of weights, a data set by name."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ncollapse import data
+from ncollapse.features import extract
+from ncollapse.metrics import Measurement, measure
+from ncollapse.models import Network, create
+from ncollapse.models.weights import read_weights, rename, strip_wrappers
+
+LIBRARIES = ("timm", "torchvision")
+NAMED = 5
+
+
+class Checkpoint(NamedTuple):
+    """A measurement, and the names in the file of weights that the network does not have."""
+
+    measurement: Measurement
+    unexpected: tuple[str, ...]
+
+
+def measure_checkpoint(
+    model: str,
+    weights: str | os.PathLike[str],
+    dataset: str,
+    root: str | os.PathLike[str] | None = None,
+    split: str = "train",
+    *,
+    layer: str | None = None,
+    image_size: int | None = None,
+    channels: int | None = None,
+    device: str | torch.device | None = None,
+) -> Checkpoint:
+    """Measure a network with these weights on a data set, un-augmented and normalised as in our recipes.
+
+    model: "package.module:factory" (called with num_classes if it takes that), "timm:NAME", "torchvision:NAME" or one
+    of `ncollapse.models.NAMES`. weights: safetensors, a state dict of torch's, or the index of their shards.
+    """
+    samples = data.load(dataset, root, split)
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    batches = data.eval_loader(
+        samples,
+        512,
+        normalise=data.NORMALISATION.get(dataset),
+        image_size=image_size,
+        channels=channels,
+        device=place,
+    )
+    network = build(model, samples.num_classes, batches.shape)
+    unexpected = fill(network, weights)
+    found = extract(network.to(place), batches, layer=layer)
+    return Checkpoint(measure(found.features, found.labels, head=found.head), unexpected)
+
+
+def build(model: str, num_classes: int, shape: tuple[int, ...]) -> nn.Module:
+    """The network of a name, for inputs of a shape; the working folder's modules can be imported."""
+    home, _, name = model.partition(":")
+    if not name or home in LIBRARIES:
+        return create(model, num_classes, in_channels=shape[0], image_size=shape[-1] if len(shape) == 3 else 1)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        factory = getattr(import_module(home), name)
+    except (ImportError, AttributeError) as error:
+        raise ImportError(f"model: {model!r} cannot be imported as package.module:factory ({error})") from error
+    takes_classes = callable(factory) and "num_classes" in inspect.signature(factory).parameters
+    made = factory(num_classes=num_classes) if takes_classes else factory()
+    if not isinstance(made, nn.Module):
+        raise TypeError(f"model: {model} returned {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+def fill(network: nn.Module, path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Load weights of exactly this network and return the names in the file that it does not have.
+
+    What DistributedDataParallel, torch.compile or one outer module add to the names is taken off. A ValueError lists
+    weights that are missing or have another shape: a network partly at random is not worth measuring.
+    """
+    own = network.state_dict()
+    state = read_weights(path)
+    state = rename(state, own) if isinstance(network, Network) else strip_outer(strip_wrappers(state), own)
+    missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
+    unexpected = tuple(name for name in state if name not in own)
+    shapes = [
+        f"{name} {list(state[name].shape)} instead of {list(own[name].shape)}"
+        for name in own
+        if name in state and state[name].shape != own[name].shape
+    ]
+    problems = {"missing": missing, "unexpected": unexpected, "of other shapes": shapes}
+    if missing or shapes:
+        found = "; ".join(f"{len(names)} {what}: {shorten(names)}" for what, names in problems.items() if names)
+        raise ValueError(f"weights: {path} does not fit {type(network).__name__}: {found}")
+    network.load_state_dict({name: value for name, value in state.items() if name in own}, strict=False)
+    return unexpected
+
+
+def strip_outer(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Names without the module around the network (Lightning's "model.", say), where that is what keeps them apart."""
+    outer = {name.partition(".")[0] for name in state if name not in own and name.partition(".")[2] in own}
+    if len(outer) != 1 or any(name in own for name in state):
+        return dict(state)
+    prefix = f"{outer.pop()}."
+    return {name.removeprefix(prefix): value for name, value in state.items()}
+
+
+def shorten(names: Sequence[str]) -> str:
+    """The first few names and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

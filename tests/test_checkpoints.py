@@ -1,0 +1,195 @@
+"""A checkpoint measured from the command line."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import ncollapse as nc
+from ncollapse import cli, data
+from ncollapse.checkpoints import fill, measure_checkpoint
+from ncollapse.models import create
+
+FACTORY = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU())
+        self.fc = nn.Linear(12, num_classes)
+
+    def forward(self, x):
+        return self.fc(self.trunk(x))
+
+def build(num_classes):
+    return Net(num_classes)
+
+def fixed():
+    return Net(10)
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A working folder with a module of one's own, imported afresh."""
+    (tmp_path / "own_network.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "own_network", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def network(home):
+    import own_network
+
+    torch.manual_seed(0)
+    return own_network.build(10)
+
+
+def expect(network):
+    samples = data.load("digits")
+    batches = data.EvalLoader(samples, normalise=data.NORMALISATION["digits"])
+    x = torch.cat([x for x, _ in batches])
+    with torch.no_grad():
+        features = network.eval().trunk(x)
+    return nc.measure(features, samples.labels, head=network.fc)
+
+
+def save_plain(state, folder):
+    save_file(state, folder / "w.safetensors")
+    return folder / "w.safetensors"
+
+
+def save_ddp(state, folder):
+    torch.save({f"module._orig_mod.{name}": value for name, value in state.items()}, folder / "w.pt")
+    return folder / "w.pt"
+
+
+def save_lightning(state, folder):
+    state = {f"net._orig_mod.{name}": value for name, value in state.items()}
+    torch.save({"state_dict": state, "epoch": 3, "hyper_parameters": {"lr": 0.1}}, folder / "w.ckpt")
+    return folder / "w.ckpt"
+
+
+def save_shards(state, folder, kind="safetensors"):
+    names = list(state)
+    parts = {f"part-1.{kind}": names[:3], f"part-2.{kind}": names[3:]}
+    for file, held in parts.items():
+        part = {name: state[name] for name in held}
+        save_file(part, folder / file) if kind == "safetensors" else torch.save(part, folder / file)
+    index = {"weight_map": {name: file for file, held in parts.items() for name in held}}
+    stem = "model.safetensors" if kind == "safetensors" else "pytorch_model.bin"
+    (folder / f"{stem}.index.json").write_text(json.dumps(index))
+    return folder / f"{stem}.index.json"
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        save_plain,
+        save_ddp,
+        save_lightning,
+        save_shards,
+        lambda state, folder: save_shards(state, folder, "bin"),
+        lambda state, folder: save_shards(state, folder).parent,
+    ],
+    ids=["safetensors", "wrapped", "lightning", "shards", "torch shards", "folder"],
+)
+def test_weights_in_any_form_give_the_network_s_numbers(home, network, capsys, save):
+    path = save(network.state_dict(), home)
+    command = ["measure", "--model", "own_network:build", "--weights", str(path), "--data", "digits", "--json"]
+    assert cli.main(command) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    found, exact = json.loads(out), expect(network)
+    assert found["num_samples"] == 1438
+    assert found["accuracy"] == exact.accuracy
+    assert found["nc1"] == pytest.approx(exact.nc1, rel=1e-4)
+    assert found["positive_score"]["mean"] == pytest.approx(exact.positive_score.mean, rel=1e-4)
+
+
+def test_our_own_networks_and_the_test_split(home):
+    torch.manual_seed(0)
+    made = create("mlp-small", 10, in_channels=1, image_size=8)
+    save_file(made.state_dict(), home / "w.safetensors")
+    found = measure_checkpoint("mlp-small", home / "w.safetensors", "digits", split="test")
+    assert found.measurement.num_samples == 359
+    assert found.unexpected == ()
+
+
+def test_unexpected_tensors_are_reported_and_measured_past(home, network, capsys):
+    state = {**network.state_dict(), "ema.fc.weight": torch.zeros(2)}
+    path = save_plain(state, home)
+    command = ["measure", "--model", "own_network:fixed", "--weights", str(path), "--data", "digits"]
+    assert cli.main(command) == 0
+    out, err = capsys.readouterr()
+    assert "nc1" in out
+    assert err == f"ncollapse measure: 1 unexpected in {path}: ema.fc.weight\n"
+
+
+def test_a_network_partly_at_random_is_refused(home, network):
+    state = network.state_dict()
+    del state["fc.bias"], state["trunk.1.weight"]
+    state["extra"], state["fc.weight"] = torch.zeros(1), torch.zeros(7, 12)
+    path = save_plain(state, home)
+    with pytest.raises(ValueError, match=r"2 missing: trunk.1.weight, fc.bias; 1 unexpected: extra; 1 of other"):
+        fill(network, path)
+    before = create("mlp-small", 5)
+    save_file(create("mlp-small", 6).state_dict(), home / "k.safetensors")
+    with pytest.raises(ValueError, match=r"head.weight \[6, 256\] instead of \[5, 256\]"):
+        fill(before, home / "k.safetensors")
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("executed",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "own_network:build"], "give FILE, or all of --model, --weights and --data"),
+        (["x.npz", "--model", "m"], "exclude each other"),
+        (["--model", "own_network:none", "--weights", "w.pt", "--data", "digits"], "cannot be imported as package"),
+        (["--model", "nowhere:build", "--weights", "w.pt", "--data", "digits"], "No module named 'nowhere'"),
+        (["--model", "own_network:nothing", "--weights", "w.pt", "--data", "digits"], "returned int, not a torch.nn"),
+        (["--model", "own_network:build", "--weights", "none.pt", "--data", "digits"], "no file of weights at none.pt"),
+        (["--model", "own_network:build", "--weights", "evil.pt", "--data", "digits"], "nothing in it is executed"),
+        (["--model", "own_network:build", "--weights", "bad.safetensors", "--data", "digits"], "not a readable safe"),
+        (["--model", "own_network:build", "--weights", "bad.index.json", "--data", "digits"], "no index of shards"),
+        (["--model", "own_network:build", "--weights", "empty", "--data", "digits"], "no weights in empty"),
+        (["--model", "own_network:build", "--weights", "w.pt", "--data", "nonsense"], "no data set 'nonsense'"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(home, capsys, arguments, message):
+    torch.save({"fc.weight": torch.zeros(10, 12)}, home / "w.pt")
+    torch.save({"fc.weight": Evil()}, home / "evil.pt")
+    (home / "bad.safetensors").write_bytes(b"no")
+    (home / "bad.index.json").write_text("[]")
+    (home / "empty").mkdir()
+    assert cli.main(["measure", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_shards_outside_the_folder_are_not_read(home, network):
+    (home / "inner").mkdir()
+    save_file({"a": torch.zeros(1)}, home / "secret.safetensors")
+    (home / "inner" / "m.index.json").write_text(json.dumps({"weight_map": {"a": "../secret.safetensors"}}))
+    with pytest.raises(FileNotFoundError, match=r"inner/secret.safetensors"):
+        fill(network, home / "inner" / "m.index.json")
+
+
+def test_a_network_without_linear_classifier(home):
+    (home / "own_flat.py").write_text("from torch import nn\ndef build():\n    return nn.Flatten()\n")
+    save_file({"x": torch.zeros(1)}, home / "w.safetensors")
+    with pytest.raises(ValueError, match="no linear layer at all"):
+        measure_checkpoint("own_flat:build", home / "w.safetensors", "digits")
