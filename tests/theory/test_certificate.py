@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import ncollapse as nc
 from ncollapse.losses import make_loss
+from ncollapse.theory.conjugates import convex_loss
 from reference import dual
 
 LOSSES = {
@@ -20,10 +21,11 @@ LOSSES = {
     "mse-landscape": {"alpha": 3.0, "M": 4.0},
     "mse-all-losses": {"kappa": 1.5, "beta": 6.0},
 }
+SMOOTHED = {"ce-smoothed": {"label_smoothing": 0.2}, "bce-smoothed": {"label_smoothing": 0.2}}
 
 
 def loss_of(name):
-    return make_loss(name.partition("-")[0], **LOSSES[name])
+    return make_loss(name.partition("-")[0], **{**LOSSES, **SMOOTHED}[name])
 
 
 def draw_point(rng, num_classes, dim, num_samples, scale, bias=True):
@@ -33,8 +35,8 @@ def draw_point(rng, num_classes, dim, num_samples, scale, bias=True):
     return h, y, w, scale * rng.standard_normal(num_classes) if bias else None
 
 
-@pytest.mark.parametrize("name", LOSSES)
-@settings(max_examples=350, deadline=None, derandomize=True)
+@pytest.mark.parametrize("name", [*LOSSES, *SMOOTHED])
+@settings(max_examples=260, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_classes=st.integers(2, 6),
@@ -113,6 +115,61 @@ def test_gap_vanishes_at_the_predicted_optimum(name, bias_decay, features, num_c
     )
     assert c.objective == pytest.approx(prediction.objective, abs=1e-12)
     assert abs(c.gap) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("loss", "settings", "phase"),
+    [
+        ("bce", {"num_classes": 10, "per_class": 1, "decay": 0.2, "bias_decay": 10.0}, "mean-only"),
+        (
+            "bce",
+            {"num_classes": 10, "batch_size": 128, "decay": 5e-4, "bias_decay": 5e-4, "features": "relu"},
+            "saturated",
+        ),
+        ("bce", {"num_classes": 200, "per_class": 1.28, "decay": 1e-4, "features": "relu"}, "orthogonal-frame"),
+        ("ce", {"num_classes": 200, "per_class": 1.28, "decay": 1e-4}, "centred"),
+        ("ce", {"class_counts": [500, 300, 100, 2], "decay": 2e-3, "bias": False, "features": "relu"}, None),
+        ("ce", {"class_counts": [50, 30, 10], "decay": 0.2, "bias": False, "features": "relu"}, "collapsed"),
+    ],
+)
+def test_gap_vanishes_in_the_other_phases(loss, settings, phase):
+    decay = settings.pop("decay")
+    p = nc.predict(loss, weight_decay=decay, feature_decay=decay, **settings)
+    assert phase is None or p.phase == phase
+    h, y, w, b = p.configuration(p.problem.num_classes)
+    c = nc.certify(
+        h,
+        y,
+        w,
+        b if p.problem.bias else None,
+        loss,
+        weight_decay=decay,
+        feature_decay=decay,
+        bias_decay=p.problem.bias_decay,
+        batch_size=p.problem.per_class * p.problem.num_classes,
+        features_model=p.problem.features,
+    )
+    assert c.objective == pytest.approx(p.objective, abs=1e-11)
+    assert abs(c.gap) < 1e-9
+
+
+@pytest.mark.parametrize("name", [*LOSSES, "ce-smoothed"])
+def test_conjugates_are_suprema(name):
+    loss = loss_of(name)
+    convex = convex_loss(loss, 4)
+    rng = np.random.default_rng(8)
+    for scale in (0.3, 2.0):
+        z = scale * rng.standard_normal((4, 4))
+        logits = torch.tensor(z, requires_grad=True)
+        values = make_loss(loss.name, reduction="none", **loss.params())(logits, torch.arange(4))
+        values.sum().backward()
+        q = logits.grad.numpy()
+        # Fenchel: equality at the gradient, and q.z' - L(z') is below it everywhere else.
+        assert np.allclose(convex.conjugate(q), (q * z).sum(axis=1) - values.detach().numpy(), atol=1e-12)
+        others = torch.tensor(3 * rng.standard_normal((50, 4, 4)))
+        for other in others:
+            below = (q * other.numpy()).sum(axis=1) - convex.evaluate(other, torch.arange(4))[0].numpy()
+            assert (below <= convex.conjugate(q) + 1e-12).all()
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -112,10 +112,11 @@ def _derivatives(
         logits = x @ w.T if b is None else torch.addmm(-b, x, w.T)
         step = dh[y]
         turn, bend = x @ dw.T + step @ w.T, step @ dw.T
-        t = torch.zeros((), dtype=torch.float64, device=device, requires_grad=True)
-        value = sample_weight[y] @ point.loss.evaluate(logits + t * turn + t * t * bend, y)[0]
-        (slope,) = torch.autograd.grad(value, t, create_graph=True)
-        (curvature,) = torch.autograd.grad(slope, t)
+        with torch.enable_grad():
+            t = torch.zeros((), dtype=torch.float64, device=device, requires_grad=True)
+            value = sample_weight[y] @ point.loss.evaluate(logits + t * turn + t * t * bend, y)[0]
+            (slope,) = torch.autograd.grad(value, t, create_graph=True)
+            (curvature,) = torch.autograd.grad(slope, t)
         first += float(slope.detach()) + decays.feature * float(spread[y] @ torch.linalg.vecdot(x, step))
         second += float(curvature)
     return first, second
