@@ -37,8 +37,7 @@ def test_both_stages_on_digits(tmp_path):
     base = adjust(base, optim__epochs=3)
     points = [
         Point({"loss": name, "weight_decay": decay}, adjust(base, loss__name=name, optim__weight_decay=decay))
-        for name in ("ce", "bce")
-        for decay in (0.0, 1e-3)
+        for name, decay in (("ce", 0.0), ("ce", 1e-3), ("bce", 0.0))
     ]
     records = sweep([p.recipe for p in points], tmp_path, engine="packed", jobs=1, device="cpu")
     assert {r.status for r in records} == {"finished"}
