@@ -11,7 +11,7 @@ from torch import Tensor
 from ncollapse.heads import Head
 from ncollapse.metrics import Measurement, collect, measure
 from ncollapse.models import Network
-from ncollapse.theory import Certificate, Problem, certify
+from ncollapse.theory import Certificate, Problem, certify, predict
 from ncollapse.train.distributed import World
 from ncollapse.train.objective import autocast
 from ncollapse.train.step import Captured
@@ -86,6 +86,16 @@ def certify_split(features: Tensor, labels: Tensor, head: Any, problem: Problem 
         batch_size=problem.batch_size,
         features_model=problem.features,
     )
+
+
+def predict_problem(problem: Problem | None) -> dict[str, Any] | None:
+    """The theory's prediction, where there is a problem and its optimum is known in closed form."""
+    if problem is None:
+        return None
+    try:
+        return predict(problem).to_dict()
+    except ValueError:  # no closed form: the certificate still bounds the distance to the optimum
+        return None
 
 
 def shorten(measurement: dict[str, Any]) -> dict[str, Any]:

@@ -9,35 +9,28 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ncollapse.models import Network
-from ncollapse.theory import Problem, predict
 from ncollapse.train import checkpoint, optimiser
 from ncollapse.train.backend import own_stream, switches
-from ncollapse.train.distributed import World, join
-from ncollapse.train.evaluate import Extractor, certify_split, collect_figures, measure_split, shorten
-from ncollapse.train.feed import Feed, build_model, load_splits, make_feed
+from ncollapse.train.distributed import join
+from ncollapse.train.evaluate import certify_split, collect_figures, measure_split, predict_problem, shorten
 from ncollapse.train.lock import hold
-from ncollapse.train.objective import Objective
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.record import RunFolder
 from ncollapse.train.schedule import rate_at
-from ncollapse.train.step import EagerStep, GraphStep, SearchStep, Tally
+from ncollapse.train.setup import Training, best_path, prepare
 
 Progress = Callable[[dict[str, Any]], None]
 GPU_CHECKPOINT_SECONDS = 20.0
 """A GPU run of seconds an epoch does not write its state every epoch; on a CPU every measured epoch is written."""
 PROGRESS_SECONDS = 0.5
-COMPILE_FROM_STEPS = 100_000
 
 
 class Tracker(Protocol):
@@ -100,95 +93,6 @@ def run(
             if world.first:
                 folder.fail(recipe, error)
             raise
-
-
-@dataclass
-class Training:
-    """Everything a run holds while it trains."""
-
-    recipe: Recipe
-    folder: RunFolder
-    world: World
-    feed: Feed
-    model: Network
-    problem: Problem | None
-    optimiser: torch.optim.Optimizer
-    step: EagerStep
-    tally: Tally
-    extract: Extractor
-    epoch: int = 0
-    best: dict[str, Any] = field(default_factory=lambda: {"epoch": 0, "accuracy": -1.0})
-    best_tensors: dict[str, Tensor] = field(default_factory=dict)
-    seconds: float = 0.0
-    """Trained before this process, by the checkpoint."""
-    started: float = field(default_factory=time.perf_counter)
-    written: float = field(default_factory=time.perf_counter)
-    write_cost: float = 0.0
-
-    @property
-    def elapsed(self) -> float:
-        return self.seconds + time.perf_counter() - self.started
-
-
-def prepare(
-    recipe: Recipe,
-    folder: RunFolder,
-    world: World,
-    data_root: str | Path | None,
-    compile: bool | None,
-    graph: bool | None,
-) -> Training:
-    """Data, network, optimiser, step; then the state of the last checkpoint, if there is one."""
-    cuda, searches = world.device.type == "cuda", recipe.optim.name == "lbfgs"
-    if graph and (not cuda or searches or world.size > 1):
-        raise ValueError("graph=True needs one GPU, one process and an optimiser other than lbfgs")
-    if searches and world.size > 1:
-        raise ValueError("optim.name = 'lbfgs' runs in one process: its line search needs the whole batch")
-    graph = cuda and not searches and world.size == 1 if graph is None else graph
-
-    feed = make_feed(recipe, load_splits(recipe, data_root), world)
-    model, problem = build_model(recipe, feed, world)
-    if compile is None:
-        alone = threading.current_thread() is threading.main_thread()
-        compile = graph and alone and recipe.optim.epochs * feed.train.steps >= COMPILE_FROM_STEPS
-    objective = Objective(
-        model,
-        recipe.loss.make().to(world.device),
-        recipe.decays,
-        precision=recipe.precision,
-        weight_decay=recipe.optim.weight_decay if searches else 0.0,
-        world=world.size,
-    )
-    if compile:
-        objective.features = torch.compile(model.features)
-    minimised = objective if world.size == 1 else nn.parallel.DistributedDataParallel(objective)
-    solver = optimiser.make(recipe.optim, model)
-    tally = Tally(world.device)
-    pool = torch.cuda.graph_pool_handle() if graph else None
-    extract = Extractor(model, recipe.precision, world, pool=pool, compile=compile)
-
-    start = {name: tensor.clone() for name, tensor in checkpoint.tensors_of(model, solver).items()}
-    model.train()
-    if graph:
-        sizes = {len(y): (x, y) for x, y in (feed.train.prepare(1, i) for i in {0, feed.train.steps - 1})}
-        step: EagerStep = GraphStep(minimised, solver, recipe.optim, tally, list(sizes.values()), pool)
-    else:
-        step = (SearchStep if searches else EagerStep)(minimised, solver, recipe.optim, tally)
-    training = Training(recipe, folder, world, feed, model, problem, solver, step, tally, extract)
-
-    saved = checkpoint.read_latest(folder.checkpoints) if world.first else None
-    values = world.share(lambda: {} if saved is None else saved.values)
-    if saved is not None:
-        start = saved.tensors
-        training.best_tensors = _read_best(folder, values["best"])
-    if graph or saved is not None:
-        checkpoint.restore(model, solver, start, values.get("optim", {}))
-    world.broadcast(checkpoint.tensors_of(model, solver))
-    if values:
-        training.epoch, training.best, training.seconds = values["epoch"], values["best"], values["seconds"]
-    if world.first:
-        folder.cut(training.epoch)
-    return training
 
 
 def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ...]) -> dict[str, Any]:
@@ -293,7 +197,7 @@ def _write_checkpoint(run: Training) -> None:
     """The best weights first, then the state that refers to them; then what it replaces goes."""
     began = time.perf_counter()
     run.folder.checkpoints.mkdir(exist_ok=True)
-    best = _best_path(run.folder, run.best)
+    best = best_path(run.folder, run.best)
     if run.best["epoch"] and not best.exists():
         checkpoint.write_atomic(best, checkpoint.pack(run.best_tensors))
     values = {
@@ -304,26 +208,10 @@ def _write_checkpoint(run: Training) -> None:
     }
     tensors = checkpoint.tensors_of(run.model, run.optimiser)
     checkpoint.write(run.folder.checkpoints, checkpoint.Checkpoint(run.epoch, tensors, values))
+    for old in sorted(run.folder.checkpoints.glob("best-*.safetensors"))[: -checkpoint.KEPT]:
+        old.unlink()
     run.written = time.perf_counter()
     run.write_cost = run.written - began
-
-
-def _best_path(folder: RunFolder, best: dict[str, Any]) -> Path:
-    return folder.checkpoints / f"best-{best['epoch']:06d}.safetensors"
-
-
-def _read_best(folder: RunFolder, best: dict[str, Any]) -> dict[str, Tensor]:
-    return checkpoint.unpack(_best_path(folder, best).read_bytes())[0] if best["epoch"] else {}
-
-
-def _predict(problem: Problem | None) -> dict[str, Any] | None:
-    """The theory's prediction, where there is a problem and its optimum is known in closed form."""
-    if problem is None:
-        return None
-    try:
-        return predict(problem).to_dict()
-    except ValueError:  # no closed form: the certificate still bounds the distance to the optimum
-        return None
 
 
 def _finish(run: Training) -> dict[str, Any]:
@@ -341,7 +229,7 @@ def _finish(run: Training) -> dict[str, Any]:
         run.world.broadcast(dict(run.model.state_dict()))
     summary: dict[str, Any] = {"status": "finished", "run_id": recipe.run_id, "epoch": run.epoch}
     summary |= {"epochs": recipe.optim.epochs, "selected_epoch": selected, "certificate": None, "reason": None}
-    summary |= {"prediction": _predict(run.problem), "traceback": None}
+    summary |= {"prediction": predict_problem(run.problem), "traceback": None}
     arrays: dict[str, Tensor] = {}
     for name, batches in run.feed.measured.items():
         features, labels = run.extract(batches)
@@ -353,7 +241,8 @@ def _finish(run: Training) -> dict[str, Any]:
             summary["certificate"] = _certificate(run, features, labels)
         if name != "validation":
             arrays |= collect_figures(name, features, labels, run.model.head)
-    summary["time"] = {"wall_s": run.elapsed, "steps_per_s": run.epoch * run.feed.train.steps / run.elapsed}
+    steps_per_s = run.epoch * run.feed.train.steps / run.elapsed
+    summary["time"] = {"wall_s": run.elapsed, "steps_per_s": steps_per_s, "prepare_s": run.ready - run.started}
     if run.world.first:
         checkpoint.write_atomic(folder.path / "snapshot.safetensors", checkpoint.pack(arrays))
         folder.write_json("summary.json", summary)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -93,9 +94,13 @@ class GraphStep(EagerStep):
         pool: Any,
     ) -> None:
         super().__init__(objective, optimiser, spec, tally)
-        self.graphs = {
-            len(x): Captured(lambda x, y: self.work(x, y, len(x)), (x.clone(), y.clone()), pool) for x, y in examples
-        }
+        most = max(len(x) for x, _ in examples)
+        self.graphs: dict[int, Captured] = {}
+        for x, y in examples:
+            # one short batch an epoch does not repay a search for its fastest kernels
+            self.graphs[len(x)] = Captured(
+                lambda x, y: self.work(x, y, len(x)), (x.clone(), y.clone()), pool, search=len(x) == most
+            )
 
     def __call__(self, x: Tensor, y: Tensor, size: int) -> None:
         self.graphs[size](x, y)
@@ -107,10 +112,12 @@ class Captured:
     Errors are confined to this thread and memory to the run's own pool, so that other threads go on meanwhile.
     """
 
-    def __init__(self, work: Callable[..., Any], buffers: tuple[Tensor, ...], pool: Any) -> None:
+    def __init__(
+        self, work: Callable[..., Any], buffers: tuple[Tensor, ...], pool: Any, *, search: bool = True
+    ) -> None:
         self.buffers = buffers
         stream = torch.cuda.current_stream()
-        with CAPTURING:
+        with CAPTURING, _searching(search):
             for _ in range(WARM_UP):
                 work(*buffers)
             stream.synchronize()
@@ -123,6 +130,17 @@ class Captured:
 
     def __call__(self, *inputs: Tensor) -> Any:
         for buffer, value in zip(self.buffers, inputs):
-            buffer[: len(value)].copy_(value) if len(value) < len(buffer) else buffer.copy_(value)
+            buffer[: len(value)].copy_(value)
         self.graph.replay()
         return self.output
+
+
+@contextmanager
+def _searching(search: bool) -> Iterator[None]:
+    """cuDNN's search for the fastest kernels, left as it is or switched off for a while."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before and search
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

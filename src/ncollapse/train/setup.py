@@ -1,0 +1,128 @@
+"""What a run holds while it trains, made ready: data, network, optimiser, step, and the last checkpoint's state."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ncollapse.models import Network
+from ncollapse.theory import Problem
+from ncollapse.train import checkpoint, optimiser
+from ncollapse.train.distributed import World
+from ncollapse.train.evaluate import Extractor
+from ncollapse.train.feed import Feed, build_model, load_splits, make_feed
+from ncollapse.train.objective import Objective
+from ncollapse.train.recipe import Recipe
+from ncollapse.train.record import RunFolder
+from ncollapse.train.step import EagerStep, GraphStep, SearchStep, Tally
+
+COMPILE_FROM_STEPS = 100_000
+"""Compiling takes as long as some ten thousand steps; from here on it repays itself."""
+
+
+@dataclass
+class Training:
+    """Everything a run holds while it trains."""
+
+    recipe: Recipe
+    folder: RunFolder
+    world: World
+    feed: Feed
+    model: Network
+    problem: Problem | None
+    optimiser: torch.optim.Optimizer
+    step: EagerStep
+    tally: Tally
+    extract: Extractor
+    epoch: int = 0
+    best: dict[str, Any] = field(default_factory=lambda: {"epoch": 0, "accuracy": -1.0})
+    best_tensors: dict[str, Tensor] = field(default_factory=dict)
+    seconds: float = 0.0
+    """Trained before this process, by the checkpoint."""
+    started: float = 0.0
+    ready: float = field(default_factory=time.perf_counter)
+    written: float = field(default_factory=time.perf_counter)
+    write_cost: float = 0.0
+
+    @property
+    def elapsed(self) -> float:
+        return self.seconds + time.perf_counter() - self.started
+
+
+def prepare(
+    recipe: Recipe,
+    folder: RunFolder,
+    world: World,
+    data_root: str | Path | None,
+    compile: bool | None,
+    graph: bool | None,
+) -> Training:
+    """Data, network, optimiser, step; then the state of the last checkpoint, if there is one."""
+    started = time.perf_counter()
+    cuda, searches = world.device.type == "cuda", recipe.optim.name == "lbfgs"
+    if graph and (not cuda or searches or world.size > 1):
+        raise ValueError("graph=True needs one GPU, one process and an optimiser other than lbfgs")
+    if searches and world.size > 1:
+        raise ValueError("optim.name = 'lbfgs' runs in one process: its line search needs the whole batch")
+    graph = cuda and not searches and world.size == 1 if graph is None else graph
+
+    feed = make_feed(recipe, load_splits(recipe, data_root), world)
+    model, problem = build_model(recipe, feed, world)
+    if compile is None:
+        alone = threading.current_thread() is threading.main_thread()
+        compile = graph and alone and recipe.optim.epochs * feed.train.steps >= COMPILE_FROM_STEPS
+    objective = Objective(
+        model,
+        recipe.loss.make().to(world.device),
+        recipe.decays,
+        precision=recipe.precision,
+        weight_decay=recipe.optim.weight_decay if searches else 0.0,
+        world=world.size,
+    )
+    if compile:
+        objective.features = torch.compile(model.features)
+    minimised = objective if world.size == 1 else nn.parallel.DistributedDataParallel(objective)
+    solver = optimiser.make(recipe.optim, model)
+    tally = Tally(world.device)
+    pool = torch.cuda.graph_pool_handle() if graph else None
+    extract = Extractor(model, recipe.precision, world, pool=pool, compile=compile)
+
+    start = {name: tensor.clone() for name, tensor in checkpoint.tensors_of(model, solver).items()}
+    model.train()
+    if graph:
+        sizes = {len(y): (x, y) for x, y in (feed.train.prepare(1, i) for i in {0, feed.train.steps - 1})}
+        step: EagerStep = GraphStep(minimised, solver, recipe.optim, tally, list(sizes.values()), pool)
+    else:
+        step = (SearchStep if searches else EagerStep)(minimised, solver, recipe.optim, tally)
+    training = Training(recipe, folder, world, feed, model, problem, solver, step, tally, extract, started=started)
+
+    saved = checkpoint.read_latest(folder.checkpoints) if world.first else None
+    values = world.share(lambda: {} if saved is None else saved.values)
+    if saved is not None:
+        start = saved.tensors
+        training.best_tensors = read_best(folder, values["best"])
+    if graph or saved is not None:
+        checkpoint.restore(model, solver, start, values.get("optim", {}))
+    world.broadcast(checkpoint.tensors_of(model, solver))
+    if values:
+        training.epoch, training.best, training.seconds = values["epoch"], values["best"], values["seconds"]
+    if world.first:
+        folder.cut(training.epoch)
+        for path in folder.checkpoints.glob("best-*.safetensors"):
+            if int(path.stem[5:]) > training.epoch:
+                path.unlink()  # of an epoch that is trained again
+    return training
+
+
+def best_path(folder: RunFolder, best: dict[str, Any]) -> Path:
+    return folder.checkpoints / f"best-{best['epoch']:06d}.safetensors"
+
+
+def read_best(folder: RunFolder, best: dict[str, Any]) -> dict[str, Tensor]:
+    return checkpoint.unpack(best_path(folder, best).read_bytes())[0] if best["epoch"] else {}
