@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncollapse.experiments.comparison import Finding, compare_runs
-from ncollapse.experiments.runs import RunRecord
+from ncollapse.experiments.runs import RunRecord, read_run
 from ncollapse.experiments.sweep import sweep
 
 if TYPE_CHECKING:
@@ -29,8 +29,18 @@ def compare(
     A run that fails is recorded with its reason while the others go on; an interrupt leaves folders that the same call
     continues.
     """
+    check_data(recipes, Path(out), options.get("data_root"))
     records = sweep(recipes, out, progress=progress, **options)
     return records, compare_runs(records)
+
+
+def check_data(recipes: Sequence[Recipe], out: Path, data_root: str | Path | None) -> None:
+    """Load the data of unfinished runs once before any starts: a wrong name is one error, not one for each run."""
+    from ncollapse.data import load
+
+    waiting = [r for r in recipes if read_run(out / r.run_id).status != "finished"]
+    for name in {r.data.name for r in waiting}:
+        load(name, data_root)
 
 
 def plan(

@@ -61,6 +61,7 @@ class Finding:
     predictions: dict[str, float]
     phase: str
     speeds: dict[str, Estimate]
+    speed_differences: dict[str, Difference]
     reached: dict[str, int]
     sentence: str
 
@@ -89,6 +90,13 @@ def find(variant: Variant, reference: Variant | None) -> Finding:
             sides = [(measured(a, q.key), measured(b, q.key)) for a, b in pairs]
             differences[q.key] = paired_difference([a for a, _ in sides], [b for _, b in sides])
     all_speeds = [collapse_speed(r.history) for r in runs]
+    raced = [(collapse_speed(a.history), collapse_speed(b.history)) for a, b in pairs]
+    speed_differences = {
+        name: paired_difference(
+            [_number(getattr(a, name)) for a, _ in raced], [_number(getattr(b, name)) for _, b in raced]
+        )
+        for name in (SPEEDS if reference else ())
+    }
     speeds = {name: estimate([_number(getattr(s, name)) for s in all_speeds]) for name in SPEEDS}
     prediction = next((p for r in runs if (p := dig(r.summary or {}, "prediction"))), None) or {}
     predictions = {name: _number(prediction.get(name)) for name in PREDICTED}
@@ -100,6 +108,7 @@ def find(variant: Variant, reference: Variant | None) -> Finding:
         predictions,
         str(prediction.get("phase") or ""),
         speeds,
+        speed_differences,
         {name: count_reached(all_speeds, name) for name in SPEEDS},
         "",
     )
@@ -135,6 +144,8 @@ def say(finding: Finding) -> str:
     if finding.reference is None:
         return start + "."
     clauses = [_clause(finding, q) for q in QUANTITIES if q.key in SAID]
+    if early := _early_clause(finding):
+        clauses.append(early)
     pairs = max((d.n for d in finding.differences.values()), default=0)
     against = finding.reference.label
     if pairs == 0:
@@ -178,6 +189,7 @@ def to_dict(findings: Sequence[Finding]) -> list[dict[str, Any]]:
             "difference": {key: asdict(value) for key, value in f.differences.items()},
             "predicted": {"phase": f.phase or None, **f.predictions},
             "speed": {key: asdict(value) | {"reached": f.reached[key]} for key, value in f.speeds.items()},
+            "speed_difference": {key: asdict(value) for key, value in f.speed_differences.items()},
             "sentence": f.sentence,
         }
         for f in findings
@@ -196,6 +208,20 @@ def _clause(finding: Finding, quantity: Quantity) -> str:
         return f"{title} {size} {side}" if d.mean else f"{title} equal"
     interval = f"{100 * d.confidence:g} % interval {_signed(d.low * scale)} to {_signed(d.high * scale)}"
     return f"{title} {size} {side} ({interval})" if d.clear else f"{title} not distinguishable ({interval})"
+
+
+def _early_clause(finding: Finding) -> str:
+    found = {nc.upper(): finding.speed_differences[f"log_{nc}"] for nc in ("nc1", "nc2", "nc3")}
+    found = {name: d for name, d in found.items() if d.n > 1}
+    if not found:
+        return ""
+    groups = {
+        "lower": [name for name, d in found.items() if d.clear and d.mean < 0],
+        "higher": [name for name, d in found.items() if d.clear and d.mean > 0],
+        "not distinguishable": [name for name, d in found.items() if not d.clear],
+    }
+    parts = [f"{' and '.join(names)} {word}" for word, names in groups.items() if names]
+    return f"on average over epochs 1 to 20, {', '.join(parts)}"
 
 
 def _signed(value: float) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ncollapse import __version__
-from ncollapse.experiments.comparison import Finding, compare_runs
+from ncollapse.experiments.comparison import Finding, compare_runs, say_ranges
 from ncollapse.experiments.runs import RunRecord, dig, read_runs
 from ncollapse.experiments.variants import CASES, LOSSES, Variant, group_runs
 from ncollapse.report.figures import curves, distributions, features, frames, grids, theory
@@ -34,10 +34,11 @@ REPRESENTATIVES = 6
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: tables, then figures."""
+    """A part of the page: a line on what it leaves out, tables, then figures."""
 
     id: str
     title: str
+    lead: str
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
 
@@ -95,53 +96,26 @@ def make_report(folder: str | Path) -> Report:
     anchors |= {str(r.path): f"#run-{i}" for i, r in enumerate(records)}
     snapshots = {r.path: s for v in variants for r in v.counted if (s := r.snapshot()) is not None}
     chosen = choose(variants)
+    first = "Of many variants, the first of each loss is shown." if len(chosen) < len(variants) else ""
+    numbers = [*tabulate_summary(findings, find_published(variants), anchors), tabulate_speed(findings, anchors)]
+    evolution = [curves.draw_collapse(variants), curves.draw_accuracy(variants), curves.draw_gap(variants)]
+    spreads = [distributions.draw_scores(variants, snapshots), distributions.draw_margins(variants, snapshots)]
+    heat = [frames.draw_frames(v, i, snapshots, theory.ideal_frame(v)) for i, v in enumerate(chosen)]
+    clouds = [features.draw_embedding(chosen, snapshots), *features.draw_space(chosen, snapshots)]
     sections = [
-        _section(
-            "numbers",
-            "Numbers",
-            [*tabulate_summary(findings, find_published(variants), anchors), tabulate_speed(findings, anchors)],
-            [curves.draw_differences(findings)],
-        ),
-        _section(
-            "collapse-curves",
-            "Collapse",
-            [],
-            [curves.draw_collapse(variants), curves.draw_accuracy(variants), curves.draw_gap(variants)],
-        ),
-        _section(
-            "distributions",
-            "Scores and margins",
-            [],
-            [distributions.draw_scores(variants, snapshots), distributions.draw_margins(variants, snapshots)],
-        ),
-        _section(
-            "frames",
-            "Frames",
-            [],
-            [frames.draw_frames(v, i, snapshots, theory.ideal_frame(v)) for i, v in enumerate(chosen)],
-        ),
-        _section(
-            "features",
-            "Features",
-            [],
-            [features.draw_embedding(chosen, snapshots), *features.draw_space(chosen, snapshots)],
-        ),
+        _section("numbers", "Numbers", numbers, [curves.draw_differences(findings)]),
+        _section("collapse-curves", "Collapse", [], evolution),
+        _section("distributions", "Scores and margins", [], spreads),
+        _section("frames", "Frames", [], heat, first),
+        _section("features", "Features", [], clouds, first),
         _section("grids", "Width and length", [], grids.draw_grids(variants)),
         _section("theory", "Theory", [], [theory.draw_phases(variants), theory.draw_landscapes(variants)]),
-        _section("per-class", "Classes", [tabulate_classes(chosen, snapshots)], []),
+        _section("per-class", "Classes", [tabulate_classes(chosen, snapshots)], [], first),
         _section("provenance", "Runs", [tabulate_runs(variants, others, anchors)], []),
     ]
     title, subtitle = name_folder(variants, Path(folder))
     kept = tuple(s for s in sections if s.tables or s.figures)
-    return Report(
-        title,
-        subtitle,
-        tuple(findings),
-        kept,
-        tuple(records),
-        anchors,
-        tuple(collect_notes(records, len(chosen) < len(variants))),
-    )
+    return Report(title, subtitle, tuple(findings), kept, tuple(records), anchors, tuple(collect_notes(records)))
 
 
 def render(report: Report, live: str = "") -> str:
@@ -156,7 +130,7 @@ def render(report: Report, live: str = "") -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"look": look, "embed": embed, "pretty": pretty, "dig": dig}
+    environment.globals |= {"look": look, "embed": embed, "pretty": pretty, "dig": dig, "say_ranges": say_ranges}
     loader = environment.loader
     assert loader is not None
     return environment.get_template("page.html").render(
@@ -204,7 +178,7 @@ def name_folder(variants: Sequence[Variant], folder: Path) -> tuple[str, str]:
     return f"{names} on {data}" if data else names, " · ".join(str(p) for p in parts if p)
 
 
-def collect_notes(records: Sequence[RunRecord], some_left_out: bool) -> list[str]:
+def collect_notes(records: Sequence[RunRecord]) -> list[str]:
     """What went wrong with runs, for the reader to see first."""
     notes = []
     for record in records:
@@ -218,8 +192,6 @@ def collect_notes(records: Sequence[RunRecord], some_left_out: bool) -> list[str
             notes.append(f"Run {record.run_id}: {'; '.join(record.notes)}.")
         if gaps := missing_epochs(record):
             notes.append(f"Run {record.run_id}: {gaps}; its curves have gaps there.")
-    if some_left_out:
-        notes.append("Many variants: heat maps, feature maps and the class table show the first of each loss.")
     return notes
 
 
@@ -239,5 +211,7 @@ def missing_epochs(record: RunRecord) -> str:
     return ", ".join(parts)
 
 
-def _section(id: str, title: str, tables: Sequence[Table | None], figures: Sequence[Figure | None]) -> Section:
-    return Section(id, title, tuple(t for t in tables if t), tuple(f for f in figures if f))
+def _section(
+    id: str, title: str, tables: Sequence[Table | None], figures: Sequence[Figure | None], lead: str = ""
+) -> Section:
+    return Section(id, title, lead, tuple(t for t in tables if t), tuple(f for f in figures if f))

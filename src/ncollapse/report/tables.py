@@ -57,7 +57,7 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
     heads = [
         Cell(
             f"{f.variant.label}, n = {len(f.variant.counted)}",
-            (f"theory: {f.phase}",) if f.phase else (),
+            (f"theory: {f.phase}",) if f.phase and len(findings) <= FEW else (),
             anchors[f.variant.label],
             f.variant.loss,
         )
@@ -150,14 +150,20 @@ def tabulate_speed(findings: Sequence[Finding], anchors: dict[str, str]) -> Tabl
         for name in SPEEDS:
             found, reached = f.speeds[name], f.reached[name]
             text = show_estimate(found) if reached else "never" if name.endswith("epoch") else MISSING
-            lines = (f"in {reached} of {n} runs",) if 0 < reached < n else ()
-            row.append(Cell(text, lines, numbers={"mean": found.mean, "std": found.std, "reached": reached}))
+            lines: tuple[str, ...] = (f"in {reached} of {n} runs",) if 0 < reached < n else ()
+            numbers: dict[str, Any] = {"mean": found.mean, "std": found.std, "reached": reached}
+            difference = f.speed_differences.get(name)
+            if difference is not None and difference.n:
+                lines += (" ".join(show_difference(difference)),)
+                numbers |= {"difference": difference.mean, "low": difference.low, "high": difference.high}
+            row.append(Cell(text, lines, numbers=numbers))
         rows.append(tuple(row))
     return Table(
         "speed",
         "How fast each loss collapses",
         "First epoch at which every training sample is right, at which one threshold separates all scores, at which "
-        "NC1 falls below 0.1; then the mean log10 of the metrics over the first 20 epochs (lower is faster).",
+        "NC1 falls below 0.1; then the mean log10 of the metrics over epochs 1 to 20 (lower is faster). Below, the "
+        "paired difference to the reference with its 95 % interval.",
         columns,
         tuple(rows),
         "bce-vs-ce Sec. 4.1",

@@ -215,6 +215,7 @@ def _score_panel(
         "ticktext": [escape(t) for _, t in ticks],
         "ticks": "",
         "zeroline": False,
+        "range": [-0.9, max(places.values()) + 0.9],
     }
     if max(len(t) for _, t in ticks) > 8:
         axis["tickangle"] = -60

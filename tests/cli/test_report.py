@@ -1,0 +1,35 @@
+"""`ncollapse report` from the command line."""
+
+import subprocess
+import sys
+import urllib.request
+
+from ncollapse.cli import main
+from reference.runs import write_run
+
+
+def test_writes_the_page_and_prints_its_path(tmp_path, capsys):
+    write_run(tmp_path, {"optim.epochs": 3}, snapshot=False)
+    assert main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "report.html")
+    assert "CE on digits" in (tmp_path / "report.html").read_text()
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "pages" / "x.html")]) == 0
+    assert (tmp_path / "pages" / "x.html").is_file()
+
+
+def test_bad_folders_are_named(tmp_path, capsys):
+    assert main(["report", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    assert main(["report", str(tmp_path)]) == 2
+    assert "no runs in" in capsys.readouterr().err
+
+
+def test_serves_until_interrupted(tmp_path):
+    write_run(tmp_path, {"optim.epochs": 3}, snapshot=False)
+    command = [sys.executable, "-m", "ncollapse.cli", "report", str(tmp_path), "--serve", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        address = process.stdout.readline().split()[0]
+        assert address.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert "data-live" in answer.read().decode()
+        process.terminate()

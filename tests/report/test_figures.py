@@ -1,0 +1,146 @@
+"""The figures as specifications: valid for plotly, true to the records, left out without data."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+from ncollapse.experiments.runs import read_runs
+from ncollapse.experiments.variants import group_runs
+from ncollapse.report import make_report
+from ncollapse.report.figures.curves import curve_panel, draw_collapse
+from ncollapse.report.figures.distributions import half_violin
+from ncollapse.report.figures.features import draw_embedding, subsample
+from ncollapse.report.figures.frames import grams
+from ncollapse.report.figures.theory import map_phases
+from ncollapse.report.panels import arrange, for_print, merge_alike
+from reference.runs import write_comparison, write_run
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("figures")
+    write_comparison(folder, ("ce", "bce", "mse"), seeds=2, **{"optim.epochs": 6})
+    return make_report(folder)
+
+
+def test_every_section_is_there(report):
+    ids = {figure.id.split("-")[0] for figure in report.figures}
+    assert ids == {
+        "differences", "collapse", "accuracy", "gap", "scores", "margins", "frames", "embedding", "phases", "landscapes"
+    }  # fmt: skip
+    assert all(figure.aid and figure.title and figure.source for figure in report.figures)
+
+
+def test_plotly_accepts_every_specification(report):
+    import plotly.graph_objects as go
+
+    for figure in report.figures:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            spec = for_print(figure.spec)
+            go.Figure(json.loads(json.dumps(spec)))
+        assert "var:" not in json.dumps(spec)
+
+
+def test_width_by_epochs_grids(tmp_path):
+    for model in ("wide-resnet18-0.25", "wide-resnet18-2"):
+        for epochs in (3, 6):
+            write_run(tmp_path, {"model.name": model, "optim.epochs": epochs})
+    report = make_report(tmp_path)
+    grid = next(f for f in report.figures if f.id == "grid-accuracy")
+    z = grid.spec["data"][0]["z"]
+    by_cell = {(r.get("optim.epochs"), r.get("model.name")): r.summary["test"]["accuracy"] for r in report.records}
+    assert grid.spec["data"][0]["x"] == ["wide-resnet18-0.25", "wide-resnet18-2"]
+    assert z[1][0] == pytest.approx(by_cell[6, "wide-resnet18-0.25"], abs=1e-4)
+
+
+def test_three_dimensional_features_are_drawn_in_space(tmp_path):
+    write_run(tmp_path, {"model.feature_dim": 3})
+    report = make_report(tmp_path)
+    (space,) = [f for f in report.figures if f.id.startswith("space")]
+    assert {trace["type"] for trace in space.spec["data"]} == {"scatter3d"}
+    assert len(space.spec["data"]) == 11
+
+
+def test_curves_are_geometric_means_with_bands_of_the_seeds(tmp_path):
+    write_comparison(tmp_path, ("ce",), seeds=3, **{"optim.epochs": 5})
+    records = read_runs(tmp_path)
+    panel = curve_panel(group_runs(records), "train.nc1", "", log=True)
+    band, line = panel.traces
+    values = np.array([[row["train"]["nc1"] for row in r.history] for r in records])
+    np.testing.assert_allclose(line["y"], np.exp(np.log(values).mean(0)), rtol=1e-4)
+    np.testing.assert_allclose(band["y"], [*values.min(0), *values.max(0)[::-1]], rtol=1e-3)
+    assert line["x"] == [1, 2, 3, 4, 5]
+
+
+def test_missing_epochs_and_nan_leave_gaps(tmp_path):
+    path = write_run(tmp_path, {"optim.epochs": 4})
+    rows = [json.loads(line) for line in (path / "history.jsonl").read_text().splitlines()]
+    rows[1]["train"]["nc1"] = None
+    rows[2]["train"]["nc1"] = float("nan")
+    (path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    figure = draw_collapse(group_runs(read_runs(tmp_path)))
+    line = next(t for t in figure.spec["data"] if t["yaxis"] == "y")
+    assert line["x"] == [1, 3, 4]
+    assert line["y"][1] is None
+    assert draw_collapse([]) is None
+
+
+def test_half_violin_is_the_histogram(tmp_path):
+    edges = np.linspace(0, 4, 5)
+    x, y = half_violin(edges, np.array([0.0, 1.0, 3.0, 0.0]), 2.0, 1)
+    assert y == [1, 1.5, 2.5, 3]
+    np.testing.assert_allclose(x, [2, 2 + 0.44 / 3, 2.44, 2], rtol=1e-4)
+
+
+def test_grams_are_scaled_by_their_diagonal():
+    rng = np.random.default_rng(0)
+    weight, means = rng.standard_normal((2, 4, 6))
+    first, second, third = grams(weight, means)
+    np.testing.assert_allclose([np.diag(first).mean(), np.diag(second).mean(), np.abs(np.diag(third)).mean()], 1)
+    np.testing.assert_allclose(first * np.diag(weight @ weight.T).mean(), weight @ weight.T)
+
+
+def test_embedding_repeats_itself_and_takes_every_class(tmp_path):
+    write_run(tmp_path, {}, per_class=6)
+    records = read_runs(tmp_path)
+    snapshots = {r.path: r.snapshot() for r in records}
+    from ncollapse.report.figures.features import embed_run
+
+    first = draw_embedding(group_runs(records), snapshots)
+    embed_run.cache_clear()
+    assert draw_embedding(group_runs(records), snapshots).spec == first.spec
+    features, labels = np.zeros((100, 2)), np.repeat(np.arange(10), 10)
+    assert np.bincount(subsample(features, labels, 35)[1]).tolist() == [3] * 10
+
+
+def test_phase_map_is_the_predictions():
+    import ncollapse as nc
+
+    mus, decays, table, border = map_phases("bce", "{}", 10, "relu", True, 1e-4)
+    for i, j in ((0, 0), (20, 10), (31, 20), (5, 43)):
+        decay = {"weight_decay": mus[j], "feature_decay": mus[j], "bias_decay": decays[i]}
+        phase = nc.predict("bce", num_classes=10, per_class=1, features="relu", **decay).phase
+        assert ("collapsed", "mean-only", "centred", "saturated", "orthogonal-frame")[int(table[i, j])] == phase
+    kept = np.isfinite(border)
+    assert kept.any()
+    for j in np.flatnonzero(kept):
+        assert ((table[:, j] == 3) <= (decays > border[j])).all()
+
+
+def test_panels_stack_where_they_do_not_fit(report):
+    spec = json.loads(json.dumps(next(f for f in report.figures if f.id == "collapse").spec))
+    wide, narrow = (json.loads(json.dumps(arrange(spec, width)["layout"])) for width in (1000, 360))
+    assert wide["xaxis"]["domain"] != wide["xaxis2"]["domain"]
+    assert wide["yaxis"]["domain"] == wide["yaxis2"]["domain"]
+    assert narrow["xaxis"]["domain"] == narrow["xaxis2"]["domain"]
+    assert narrow["height"] > 2 * wide["height"]
+
+
+def test_lines_that_look_alike_are_joined_with_gaps():
+    line = {"mode": "lines", "name": "a", "x": [1, 2], "y": [3, 4]}
+    joined = merge_alike([line, {**line, "x": [5], "y": [6]}, {**line, "name": "b"}])
+    assert [t["x"] for t in joined] == [[1, 2, None, 5], [1, 2]]
+    assert line["x"] == [1, 2]

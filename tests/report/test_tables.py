@@ -1,0 +1,96 @@
+"""The tables against the records they were made from."""
+
+import csv
+import math
+
+import numpy as np
+import pytest
+
+from ncollapse.experiments.comparison import compare_runs
+from ncollapse.experiments.runs import read_runs
+from ncollapse.experiments.variants import group_runs
+from ncollapse.report import make_report
+from ncollapse.report.export import escape_latex, export_table, format_latex
+from ncollapse.report.published import find_published
+from ncollapse.report.tables import Cell, Table, tabulate_classes, tabulate_summary
+from reference.runs import write_comparison, write_run
+
+
+def test_summary_holds_measured_predicted_and_deviation(tmp_path):
+    write_comparison(tmp_path, seeds=3)
+    records = read_runs(tmp_path)
+    findings = compare_runs(records)
+    anchors = {f.variant.label: "#x" for f in findings}
+    (table,) = tabulate_summary(findings, {}, anchors)
+    row = next(r for r in table.rows if r[0].text == "positive score")
+    values = [r.summary["train"]["positive_score"]["mean"] for r in records if r.loss == "bce"]
+    cell = row[2]
+    assert cell.numbers["mean"] == pytest.approx(np.mean(values))
+    assert cell.numbers["std"] == pytest.approx(np.std(values, ddof=1))
+    assert cell.numbers["predicted"] == pytest.approx(7.4 * 1.02)
+    relative = 100 * (np.mean(values) / (7.4 * 1.02) - 1)
+    assert cell.lines[0].startswith("theory 7.548, ")
+    assert float(cell.lines[0].split(", ")[1].removesuffix(" %").replace("−", "-")) == pytest.approx(relative, abs=0.06)
+    assert cell.href == "#x"
+
+
+def test_one_seed_is_said_on_the_page(tmp_path):
+    write_comparison(tmp_path, seeds=1)
+    report = make_report(tmp_path)
+    table = next(t for t in report.tables if t.id == "summary")
+    assert any("One seed per variant" in note for note in table.notes)
+    assert table.rows[0][3].lines == ("one seed: no interval",)
+    assert not [f for f in report.figures if f.id == "differences"]
+
+
+def test_many_variants_stand_in_rows(tmp_path):
+    for decay in (0.0, 1e-3, 1e-2, 1e-1, 1.0):
+        write_run(tmp_path, {"decays.bias": decay}, snapshot=False)
+    report = make_report(tmp_path)
+    table = next(t for t in report.tables if t.id == "summary-scores")
+    assert len(table.rows) == 5
+    assert [c.text for c in table.columns][1:4] == ["positive score", "negative score", "bias"]
+
+
+def test_class_table_follows_summary_and_snapshot(tmp_path):
+    path = write_run(tmp_path, {})
+    (record,) = read_runs(tmp_path)
+    snapshot = record.snapshot()
+    table = tabulate_classes(group_runs([record]), {path: snapshot})
+    assert len(table.rows) == 10
+    biases = [row[-1].numbers["bias"] for row in table.rows]
+    np.testing.assert_allclose(biases, snapshot["bias"], rtol=1e-6)
+    accuracy = [row[2].numbers["accuracy"] for row in table.rows]
+    assert accuracy == record.summary["test"]["class_accuracy"]
+
+
+def test_published_numbers_are_found_by_configuration(tmp_path):
+    from ncollapse.train import recipes
+
+    recipe = recipes.get("bce-vs-ce/setting-2", loss="bce", data="mnist", model="resnet18").override(seed=3)
+    folder = write_run(tmp_path, {})
+    (folder / "config.json").write_text(recipe.to_json())
+    found = find_published(group_runs(read_runs(tmp_path)))
+    assert found["BCE"]["train.positive_score"].value == pytest.approx(7.746, abs=0.06)
+    (folder / "config.json").write_text(recipe.override(optim__epochs=7).to_json())
+    assert find_published(group_runs(read_runs(tmp_path))) == {}
+
+
+def test_csv_and_latex(tmp_path):
+    rows = ((Cell("a_b"), Cell("1.2 ± 0.1", ("theory 1.3, −8 %",), numbers={"mean": 1.2, "std": math.nan})),)
+    table = Table("t", "A table", "", (Cell("what"), Cell("x & y")), rows)
+    export_table(table, tmp_path)
+    lines = list(csv.reader((tmp_path / "t.csv").read_text().splitlines()))
+    assert lines == [["what", "x & y mean", "x & y std"], ["a_b", "1.2", ""]]
+    text = format_latex(table)
+    assert r"a\_b & 1.2 $\pm$ 0.1 \\" in text
+    assert r"{\footnotesize theory 1.3, $-$8 \%}" in text
+    assert text.count(r"\\") == 3
+    assert escape_latex("λb 10⁻⁴_{}") == r"$\lambda$b 10$^{-4}$\_\{\}"
+
+
+def test_a_folder_without_runs_is_named(tmp_path):
+    with pytest.raises(ValueError, match="no runs in"):
+        make_report(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        make_report(tmp_path / "nowhere")
