@@ -1,6 +1,8 @@
 """`monitor` in a plain loop: right numbers, and a training that does not notice."""
 
 import doctest
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,6 +127,18 @@ def test_what_does_not_fit_is_known_before_training(digits):
         nc.monitor(build(), DataLoader(digits, 64), every=0)
     with pytest.raises(ValueError, match="nothing measured yet"):
         _ = nc.monitor(build(), DataLoader(digits, 64)).last
+
+
+def test_the_page_on_monitoring(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[1] / "docs" / "monitor.md"
+    names = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        exec(block, names)
+    assert [seen.epoch for seen in names["watch"].history] == [0, 2, 4]
+    assert float(names["result"]["num_samples"]) == 400
+    assert (tmp_path / "nc.html").exists()
+    assert any((tmp_path / "events").iterdir())
 
 
 def test_docstring_examples():

@@ -264,6 +264,30 @@ def test_what_a_gpu_would_report_late(data, monkeypatch):
         metric.compute()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_nothing_waits(data, monkeypatch):
+    monkeypatch.setattr(streaming, "BUFFERED_NUMBERS", 50 * DIM)  # several full buffers
+    features, labels, head = (part.cuda() for part in data)
+    keep = torch.arange(SAMPLES, device="cuda") % 5 != 0
+    metric, masked = nc.NeuralCollapse(CLASSES, DIM).cuda(), nc.NeuralCollapse(CLASSES, DIM).cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for x, y, mask in zip(features.split(23), labels.split(23), keep.split(23)):
+            metric.update(x, y)
+            masked.update(x, y, mask=mask)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    expect(metric.compute(head), nc.measure(features.cpu(), labels.cpu(), head=head.cpu()))
+    kept = keep.cpu()
+    expect(masked.compute(), nc.measure(features.cpu()[kept], labels.cpu()[kept]))
+    metric.update(features, labels + 1)
+    with pytest.raises(ValueError, match="labels: 40 samples had labels outside"):
+        metric.compute()
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="cannot be part of a CUDA graph"), torch.cuda.graph(graph):
+        masked.update(features, labels)
+
+
 def test_nothing_seen_is_an_error():
     with (
         pytest.warns(UserWarning, match="called before the ``update``"),

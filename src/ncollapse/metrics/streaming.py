@@ -84,6 +84,8 @@ class NeuralCollapse(Metric):
                 f"features: on {features.device}, but the metric is on {device}; metric.to({str(features.device)!r}) "
                 "moves it"
             )
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("update: cannot be part of a CUDA graph; call it after each replay, on its output")
         index = check_shape(labels, len(features)) if device.type != "cpu" else check_labels(labels, len(features))
         if mask is not None and (mask.shape != index.shape or mask.dtype != torch.bool):
             raise ValueError(f"mask: expected bool [{len(index)}], got {mask.dtype} {tuple(mask.shape)}")
