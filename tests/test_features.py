@@ -277,8 +277,7 @@ def test_subsets_are_fixed_by_the_seed_and_shared_out():
     parts = [read(plain_order(loader, 15, 0, rank, 2))[0] for rank in range(2)]
     assert sorted(map(len, parts)) == [7, 8]
     assert torch.equal(torch.cat(parts).sort(0).values, first.sort(0).values)
-    shares = [read(plain_order(BATCHES, rank=rank, size=2))[1] for rank in range(2)]
-    assert torch.equal(torch.cat(shares), Y)
+    assert plain_order(BATCHES, rank=1, size=2) is BATCHES
 
 
 class Stream(IterableDataset):

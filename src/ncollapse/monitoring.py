@@ -84,8 +84,10 @@ class Monitor:
     def observe(self) -> Observation:
         """Measure now, and add to `history`."""
         began = time.perf_counter()
-        found = _gather(extract(self.model, self.batches, layer=self.layer, split=self.split))
+        found = extract(self.model, self.batches, layer=self.layer, split=self.split)
         self.layer = found.layer
+        if self.batches is not self.loader:
+            found = _gather(found)
         measured = measure(found.features, found.labels, head=found.head, problem=self.problem)
         certificate = None
         if self.problem is not None and self.problem.loss.convex:
@@ -144,7 +146,8 @@ def monitor(
         split: a function from a batch to (inputs, labels), for batches that are neither pairs nor dictionaries.
         log: called with (numbers by name, epoch), to pass them on.
 
-    In several processes (torch.distributed) each runs the model on its share, and all get the whole measurement.
+    In several processes (torch.distributed) each runs the model on its share of a DataLoader's data set, and all get
+    the whole measurement; other batches each process measures as they are.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))

@@ -51,8 +51,8 @@ def call(model: Any, inputs: Any) -> Any:
 def plain_order(loader: Any, samples: int | None = None, seed: int = 0, rank: int = 0, size: int = 1) -> Iterable[Any]:
     """The same data in its own order, each sample once: all of it, or `samples` of it drawn by `seed`.
 
-    A DataLoader over a map-style data set that shuffles, drops or shards is read past its sampler. Any other iterable
-    is gone through as it is and cannot be subsampled. With `size` processes each gets its share.
+    A DataLoader over a map-style data set that shuffles, drops or shards is read past its sampler; with `size`
+    processes each gets its share. Any other iterable is returned as it is and cannot be subsampled.
     """
     if samples is not None and samples < 1:
         raise ValueError(f"samples: expected at least 1, got {samples}")
@@ -68,7 +68,7 @@ def plain_order(loader: Any, samples: int | None = None, seed: int = 0, rank: in
                 f"samples: only a DataLoader over a data set with a length, without a sampler of its own, can be "
                 f"subsampled; got {type(loader).__name__}"
             )
-        return _Share(loader, rank, size)
+        return loader
     dataset: Any = source.dataset
     count = len(dataset)
     order = torch.arange(count)
@@ -94,15 +94,3 @@ def _find_source(loader: Any) -> DataLoader[Any] | None:
     grouped = type(loader.batch_sampler).__name__ in ("BatchSampler", "BatchSamplerShard")  # the latter: accelerate's
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     return loader if grouped and hasattr(loader.dataset, "__len__") and isinstance(sampler, PLAIN_SAMPLERS) else None
-
-
-class _Share:
-    """Every `size`-th batch of an iterable, from the `rank`-th on."""
-
-    def __init__(self, batches: Iterable[Any], rank: int, size: int) -> None:
-        self.batches, self.rank, self.size = batches, rank, size
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, batch in enumerate(self.batches):
-            if number % self.size == self.rank:
-                yield batch

@@ -38,7 +38,7 @@ def undisturbed(model: nn.Module, loader: Any = None) -> Iterator[None]:
 
 def find_generators(loader: Any) -> list[torch.Generator]:
     """The generators a DataLoader and its samplers draw from."""
-    parts = [loader, getattr(loader, "batches", None)]
+    parts = [loader]
     for name in ("batch_sampler", "sampler"):
         parts += [getattr(part, name, None) for part in parts]
     found = {id(held): held for part in parts if isinstance(held := getattr(part, "generator", None), torch.Generator)}
