@@ -1,5 +1,7 @@
 """The callback in a real Trainer, its numbers read back from the log history and from event files."""
 
+import sys
+
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -107,3 +109,10 @@ def test_a_decoder_s_pooled_token(tmp_path):
     assert measured.accuracy == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
     own = logits[torch.arange(30), labels].double().mean()
     assert measured.positive_score.mean == pytest.approx(float(own), rel=1e-5)
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.delitem(sys.modules, "ncollapse.integrations.huggingface")
+    with pytest.raises(ImportError, match=r"pip install 'ncollapse\[huggingface\]'"):
+        import ncollapse.integrations.huggingface  # noqa: F401

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ncollapse as nc
+from ncollapse.integrations import lightning
 from ncollapse.integrations.lightning import NeuralCollapseCallback
 
 pytestmark = [
@@ -92,3 +93,9 @@ def test_a_module_without_forward_names_its_network(tmp_path):
     fit("lightning.pytorch", module, tmp_path / "b", [callback], epochs=3)
     assert [seen.epoch for seen in callback.history] == [0, 2]
     assert callback.history[-1].measurement.num_samples == 40
+
+
+def test_without_lightning_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(lightning, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install 'ncollapse\[lightning\]'"):
+        lightning.find_bases()

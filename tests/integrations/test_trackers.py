@@ -105,6 +105,19 @@ def test_an_mlflow_server_gives_the_numbers_back(server):
     assert client.get_run(second.run_id).info.experiment_id == run.info.experiment_id
 
 
+@pytest.mark.parametrize(
+    ("make", "package", "extra"),
+    [
+        (lambda: TensorBoardTracker("events"), "torch.utils.tensorboard", "tensorboard"),
+        (lambda: MLflowTracker("http://127.0.0.1:1"), "mlflow.tracking", "mlflow"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, make, package, extra):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"pip install 'ncollapse\[{extra}\]'"):
+        make()
+
+
 def test_docstring_examples():
     result = doctest.testmod(trackers)
     assert result.attempted > 0
