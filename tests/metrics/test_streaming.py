@@ -4,6 +4,7 @@ import copy
 import doctest
 import importlib
 import io
+import math
 import pickle
 import subprocess
 import sys
@@ -37,7 +38,8 @@ def expect(found, measured, tolerance=1e-10):
         field, _, part = name.partition(".")
         exact = getattr(measured, field)
         exact = getattr(exact, part) if part else exact
-        assert float(value) == pytest.approx(exact, rel=tolerance, abs=1e-13), name
+        exact = math.nan if exact is None else exact
+        assert float(value) == pytest.approx(exact, rel=tolerance, abs=1e-13, nan_ok=True), name
 
 
 @pytest.mark.parametrize("size", [1, 23, 500])
@@ -60,13 +62,21 @@ def test_two_heads_give_two_results_and_none_gives_less(data):
     assert "nc2" not in bare
     with pytest.raises(KeyError, match=r"compute\(head=...\)"):
         bare["nc2"]
+    with pytest.raises(KeyError, match=r"compute\(head=...\)"):
+        bare["positive_score"]
+    with pytest.raises(KeyError, match=r"ask for positive_score.mean"):
+        first["positive_score"]
+    assert bare.keys() == {*streaming.FROM_MEANS, "num_samples"}
+    assert first.keys() == {*streaming.FROM_MEANS, *streaming.FROM_HEAD, "num_samples"}
+    assert not any(value.isnan() for value in first.values())
 
 
 def test_what_needs_a_second_pass_says_so_and_is_offered(data):
     features, labels, head = data
     metric = fill(nc.NeuralCollapse(CLASSES, DIM), features, labels)
-    with pytest.raises(KeyError, match="second_pass"):
-        metric.compute(head)["accuracy"]
+    for name in ("accuracy", "positive_score.std", "compactness"):
+        with pytest.raises(KeyError, match=f"{name} needs a second pass"):
+            metric.compute(head)[name]
     with pytest.raises(KeyError, match=r"^'nonsense'$"):
         metric.compute(head)["nonsense"]
     batches = list(zip(features.split(50), labels.split(50)))
@@ -81,6 +91,7 @@ def test_forward_returns_the_batch_and_keeps_the_whole(data):
     for x, y in zip(features.split(100), labels.split(100)):
         batch = metric(x, y)  # sorted labels: no batch has all classes, and that is no cause for a warning
         assert float(batch["num_samples"]) == len(x)
+        assert math.isnan(batch["nc1"])
     expect(metric.compute(head), nc.measure(features, labels, head=head))
     whole = nc.NeuralCollapse(CLASSES, DIM)(features, labels)
     expect(whole, nc.measure(features, labels))

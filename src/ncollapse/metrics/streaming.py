@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,20 +18,37 @@ from .fields import FIELDS
 from .flat import flatten
 from .measurement import Measurement
 from .measuring import measure
+from .scores import Spread
 from .statistics import ClassStatistics, check_shape, combine, refuse, summarise
 
 BUFFERED_NUMBERS = 1 << 21  # 16 MB of features wait for one update of the statistics: few launches a batch on a GPU
 SIZES = ("num_classes", "dim")
+PARTS = tuple(item.name for item in dataclasses.fields(Spread) if item.name != "count")
+# what one pass gives, NaN where it is undefined for these samples
+FROM_MEANS = (
+    *("nc1", "nc1_balanced", "nc1_quotient", "cdnv", "nc2_means", "equinorm_means", "equiangle_means"),
+    *("mean_orthogonality", "means_rank", "means_smallest_singular_value", "feature_energy"),
+    *(f"mean_cosines.{part}" for part in PARTS),
+)
+FROM_HEAD = (
+    *("nc2", "nc2_uncentred", "nc2_rank", "equinorm_weights", "equiangle_weights", "weight_energy"),
+    *("nc3", "nc3_centred", "nc3_distance", "nc2_relu", "positive_score.mean", "negative_score.mean"),
+    *(f"{name}.{part}" for name in ("bias", "weight_cosines") for part in PARTS),
+)
 
 
 class OnePass(dict[str, Tensor]):
     """Field name -> value; a field that one pass cannot give says so when it is asked for."""
 
     def __missing__(self, name: str) -> Tensor:
-        if name in {row.name for row in FIELDS} | {"positive_score.std", "negative_score.std"}:
+        if f"{name}.mean" in self:
+            raise KeyError(f"{name} is a spread: ask for {name}.mean")
+        if name in FROM_HEAD or f"{name}.mean" in FROM_HEAD:
+            raise KeyError(f"{name} needs the classifier: compute(head=...)")
+        if name.partition(".")[0] in {row.name for row in FIELDS}:
             raise KeyError(
-                f"{name} is not here: it needs the classifier (compute(head=...)) or a second pass over the features "
-                "(metric.second_pass(batches, head=...), or ncollapse.measure)"
+                f"{name} needs a second pass over the features: metric.second_pass(batches, head=...), or "
+                "ncollapse.measure"
             )
         raise KeyError(name)
 
@@ -40,9 +58,9 @@ class NeuralCollapse(Metric):
 
     Any split into batches, any order and any number of processes give the same numbers. `update` does not wait for a
     GPU: wrong labels, NaN and Inf in tensors there are noticed by `compute`. `compute(head)` gives a dictionary of
-    scalar tensors: all fields of `measure` that class means, scatter and classifier determine (spreads by their mean,
-    as "positive_score.mean"). `accuracy` and whatever else looks at single samples takes another pass over the
-    features: `second_pass`.
+    scalar tensors: all fields of `measure` that class means, scatter and classifier determine (spreads in parts, as
+    "positive_score.mean"), NaN where they are undefined for these samples. `accuracy` and whatever else looks at single
+    samples takes another pass over the features: `second_pass`.
 
     Args:
         num_classes: K.
@@ -141,7 +159,8 @@ class NeuralCollapse(Metric):
                 self.unsync()  # torchmetrics leaves the gathered state in place when compute raises
             raise
         device = self.statistics.device
-        values = {name: value for name, value in flatten(found.to_dict()).items() if name not in SIZES}
+        values = dict.fromkeys(FROM_MEANS if head is None else (*FROM_MEANS, *FROM_HEAD), math.nan)
+        values |= {name: value for name, value in flatten(found.to_dict()).items() if name not in SIZES}
         numbers = torch.tensor(list(values.values()), dtype=torch.float64, device=device)
         return OnePass(zip(values, numbers.unbind()))
 
@@ -189,10 +208,11 @@ class NeuralCollapse(Metric):
         return moved
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        place = self._statistics.device
+        place, held = self._statistics.device, f"{prefix}statistics" in state_dict
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.statistics = self._statistics.to(place)
-        self._update_count = max(self._update_count, 1)
+        if held:
+            self._update_count = max(self._update_count, 1)  # else compute warns that nothing was seen
 
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
