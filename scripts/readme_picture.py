@@ -19,7 +19,7 @@ from ncollapse.report import write_report
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "figures" / "report.png"
-VIEWS = ("#main", "#figure-collapse")
+VIEWS = ("#main", "#collapse-curves")
 SIZE = {"width": 1120, "height": 1180}
 FRAME = "margin:0;padding:20px;display:flex;gap:20px;background:#dedbd2"
 

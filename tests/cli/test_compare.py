@@ -11,7 +11,7 @@ import pytest
 
 from ncollapse.cli import main
 
-SMALL = ["--epochs", "3", "--seeds", "2", "--jobs", "2"]
+SMALL = ["--epochs", "2", "--seeds", "2", "--jobs", "1"]
 
 
 def run_compare(out, *more):

@@ -50,9 +50,11 @@ def test_pairs_with_nan_are_left_out_and_no_pair_is_nan():
     assert math.isnan(paired_difference([], []).mean)
 
 
-def test_equal_differences_give_a_point():
-    d = paired_difference([1.0, 2.0], [1.5, 2.5])
-    assert (d.low, d.high, d.clear) == (0.5, 0.5, True)
+def test_equal_differences_give_a_point_that_claims_nothing():
+    d = paired_difference([1.0, 2.0, 0.1], [1.3, 2.3, 0.4])
+    assert d.low == d.high == d.mean == pytest.approx(0.3)
+    assert not d.clear
+    assert math.isnan(d.p_value)
     assert not paired_difference([1.0, 2.0], [1.0, 2.0]).clear
 
 

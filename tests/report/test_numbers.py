@@ -31,7 +31,7 @@ def test_estimates_share_one_power_of_ten_and_no_more_digits_than_the_error():
 def test_differences_keep_their_power_of_ten_on_both_lines():
     assert show_difference(Difference(2.18e-4, 1.67e-4, 2.68e-4, 0.01, 3)) == ("+2.18·10⁻⁴", "[+1.67, +2.68]·10⁻⁴")
     assert show_difference(Difference(0.5, math.nan, math.nan, math.nan, 1)) == ("+0.5", "one seed: no interval")
-    assert show_difference(Difference(0.0, 0.0, 0.0, 1.0, 3)) == ("0", "[0, 0]")
+    assert show_difference(Difference(0.0, 0.0, 0.0, 1.0, 3)) == ("0", "the same in all 3 seeds")
 
 
 @given(st.floats(-1e6, 1e6), st.floats(0, 1e6))
@@ -39,7 +39,7 @@ def test_any_estimate_and_difference_can_be_written(mean, spread):
     assert "nan" not in show_estimate(Estimate(mean, spread, 3))
     head, interval = show_difference(Difference(mean, mean - spread, mean + spread, 0.5, 3))
     assert head
-    assert interval.startswith("[")
+    assert interval.startswith("[") or mean - spread == mean + spread
 
 
 def test_compact_rounds_and_blanks():

@@ -44,6 +44,24 @@ def test_page_changes_with_the_records(served):
     assert "3 of 5" in fetch(address)
 
 
+@pytest.mark.browser
+def test_an_open_page_refreshes_itself(served, chromium):
+    folder, address = served
+    page = chromium.new_page()
+    messages = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.goto(address)
+    page.wait_for_selector("html[data-ready=true]", timeout=60000)
+    assert "2 of 5" in page.locator("#table-runs").text_content()
+    run = next(p for p in folder.iterdir() if p.is_dir())
+    last = json.loads((run / "history.jsonl").read_text().splitlines()[-1])
+    with (run / "history.jsonl").open("a") as file:
+        file.write(json.dumps({**last, "epoch": 4}) + "\n")
+    page.wait_for_function("document.querySelector('#table-runs').textContent.includes('4 of 5')", timeout=60000)
+    assert messages == []
+    page.close()
+
+
 def test_nothing_else_is_served(served):
     _, address = served
     for path in ("/config.json", "/../etc/passwd", "/%2e%2e/x"):

@@ -206,6 +206,8 @@ def _clause(finding: Finding, quantity: Quantity) -> str:
     side = "higher" if d.mean > 0 else "lower"
     if d.n < 2:
         return f"{title} {size} {side}" if d.mean else f"{title} equal"
+    if d.low == d.high:
+        return f"{title} {size} {side} in each of {d.n} seeds" if d.mean else f"{title} equal in each of {d.n} seeds"
     interval = f"{100 * d.confidence:g} % interval {_signed(d.low * scale)} to {_signed(d.high * scale)}"
     return f"{title} {size} {side} ({interval})" if d.clear else f"{title} not distinguishable ({interval})"
 

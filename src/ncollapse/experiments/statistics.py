@@ -23,7 +23,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean of the paired differences over seeds, Student's t interval and two-sided p-value; NaN where n < 2."""
+    """Mean of the paired differences over seeds, Student's t interval and two-sided p-value; NaN where n < 2.
+
+    Where every seed gives the same difference the interval has no width, and there is no p-value either.
+    """
 
     mean: float
     low: float
@@ -34,8 +37,8 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves zero out."""
-        return self.low > 0 or self.high < 0
+        """Whether the interval leaves zero out; one without width says nothing about chance and never does."""
+        return self.low < self.high and (self.low > 0 or self.high < 0)
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,8 @@ def paired_difference(first: Sequence[float], second: Sequence[float], confidenc
     found = estimate([b - a for a, b in zip(first, second) if math.isfinite(a) and math.isfinite(b)])
     if found.n < 2:
         return Difference(found.mean, math.nan, math.nan, math.nan, found.n, confidence)
-    if found.std == 0:
-        p_value = 1.0 if found.mean == 0 else 0.0
-        return Difference(found.mean, found.mean, found.mean, p_value, found.n, confidence)
+    if found.std <= 1e-12 * max(abs(v) for v in (*first, *second) if math.isfinite(v)):
+        return Difference(found.mean, found.mean, found.mean, math.nan, found.n, confidence)
     # the distribution function of Student's t and its inverse; scipy.stats has them too, but takes seconds to import
     from scipy.special import stdtr, stdtrit
 

@@ -12,6 +12,7 @@ import numpy as np
 from ncollapse.experiments.statistics import Difference, Estimate
 
 MISSING = "–"
+SMALLEST = 1e-300
 
 
 def show(value: float, digits: int = 4, percent: bool = False, sign: bool = False) -> str:
@@ -57,7 +58,7 @@ def show_with_error(value: float, error: float, sign: bool = False) -> str:
     largest = max(abs(value), error)
     if error <= 1e-12 * largest:
         return f"{show(value, sign=sign)} ± 0"
-    if error < 1e-6 * largest:
+    if error < 1e-6 * largest or largest < SMALLEST:
         return f"{show(value, sign=sign)} ± {show(error, 1)}"
     exponent = 0 if 1e-2 <= largest < 1e5 else math.floor(math.log10(largest))
     value, error = value / 10.0**exponent, error / 10.0**exponent
@@ -78,15 +79,16 @@ def show_difference(value: Difference, percent: bool = False) -> tuple[str, str]
     if value.n == 1:
         return show(mean, 3, sign=True), "one seed: no interval"
     reach, largest = (high - low) / 2, max(abs(low), abs(high))
-    if reach <= 1e-9 * largest:
-        return show(mean, 3, sign=True), f"[{show(low, 3, sign=True)}, {show(high, 3, sign=True)}]"
-    exponent = 0 if largest >= 1e-2 else math.floor(math.log10(largest))
+    if low == high:
+        return show(mean, 3, sign=True), f"the same in all {value.n} seeds"
+    exponent = 0 if largest >= 1e-2 or largest < SMALLEST else math.floor(math.log10(largest))
     power = f"·10{_raise(exponent)}" if exponent else ""
-    centre, left, right = (_fix(v / 10.0**exponent, reach / 10.0 ** (exponent + 1), True) for v in (mean, low, high))
+    centre, left, right = (_fix(v / 10.0**exponent, reach / 5 / 10.0**exponent, True) for v in (mean, low, high))
     return centre + power, f"[{left}, {right}]{power}"
 
 
 def _fix(value: float, error: float, sign: bool = False) -> str:
+    error = max(error, SMALLEST)
     places = -math.floor(math.log10(error))
     if round(error * 10.0**places) < 3:
         places += 1

@@ -107,6 +107,8 @@ def arrange(spec: Spec, width: float) -> Spec:
     fitting = int((inner + gap) // (meta["min_width"] + gap))
     columns = max(1, min(meta["columns"], fitting, meta["panels"]))
     paired = meta.get("paired", False)
+    while meta["columns"] % columns:
+        columns -= 1  # rows that belong together break at their middle or not at all
     if paired and columns < 3:
         columns = 2
     rows = math.ceil(meta["panels"] / columns)

@@ -102,7 +102,7 @@ def _print_long(output: Console, findings: Sequence[Finding], kept: Sequence[Qua
             table.add_row(Text(f.variant.label), *(show_estimate(f.estimates[q.key], q.percent) for q in quantities))
             if title.startswith("scores") and f.phase:
                 predicted = [f.predictions.get(q.key.removeprefix("train."), float("nan")) for q in quantities]
-                table.add_row(Text(f"  {f.phase}", style="dim"), *(show(p) for p in predicted), style="dim")
+                table.add_row(Text("  theory", style="dim"), *(show(p) for p in predicted), style="dim")
         output.print(table, "")
     others = [f for f in findings if f.reference]
     said = [q for q in kept if q.key in ("test.accuracy", "test.uniform_accuracy", "train.nc1")]
@@ -121,7 +121,11 @@ def _speed(finding: Finding, name: str) -> str:
     reached, n = finding.reached[name], len(finding.variant.counted)
     if not reached:
         return "never" if name.endswith("epoch") else "–"
-    return show_estimate(finding.speeds[name]) + (f" ({reached} of {n})" if reached < n else "")
+    found = finding.speeds[name]
+    text = show_estimate(found)
+    if name.startswith("log") and found.n > 1:
+        text = f"{found.mean:.2f} ± {found.std:.2f}".replace("-", "−")
+    return text + (f" ({reached} of {n})" if reached < n else "")
 
 
 def _difference(d: Difference, percent: bool = False) -> str:

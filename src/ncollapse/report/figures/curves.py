@@ -137,6 +137,7 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
                 "name": escape(LOSSES.get(variant.loss, variant.loss) if many else variant.label),
                 "legendgroup": escape(group),
                 "showlegend": False,
+                "legendrank": variants.index(variant),
                 "x": x,
                 "y": compact(line),
                 "line": {"color": style.colour, "width": 1 if many else 2, "dash": dash},
@@ -224,4 +225,4 @@ def _figure(panels: Sequence[Panel | None], id: str, title: str, aid: str, sourc
         return None
     name_once(kept)
     columns = 3 if len(kept) % 3 == 0 else 2
-    return Figure(id, title, aid, build(kept, columns=columns, row_height=220, showlegend=True), source)
+    return Figure(id, title, aid, build(kept, columns=columns, row_height=220, min_width=205, showlegend=True), source)

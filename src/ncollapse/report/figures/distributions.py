@@ -31,7 +31,7 @@ def draw_scores(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | N
     name_once(kept)
     wide = len(places) > 24
     longest = max(len(text) for _, text in ticks)
-    spec = build(kept, columns=1 if wide else 3, row_height=240, showlegend=True)
+    spec = build(kept, columns=1 if wide else 3, row_height=240, min_width=205, showlegend=True)
     if longest > 8:
         spec["layout"]["meta"]["bottom"] = min(190, 40 + 5 * longest)
         spec["layout"]["margin"]["b"] = spec["layout"]["meta"]["bottom"]

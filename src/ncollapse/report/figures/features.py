@@ -37,13 +37,15 @@ def draw_embedding(variants: Sequence[Variant], snapshots: Snapshots, split: str
         lower.append(scatter_panel(f"{escape(variant.label)}: principal components", pca, labels))
     if not upper:
         return None
-    columns = len(upper)
+    # up to three side by side, t-SNE above components; more of them in rows of two pairs
+    few = len(upper) <= 3
+    panels = [*upper, *lower] if few else [panel for pair in zip(upper, lower) for panel in pair]
     return Figure(
         "embedding",
         f"Features of the {split} set",
         "Tight, well-parted clusters are compact and distinct features. Distances between clusters count in the "
         "principal components, not in t-SNE. Numbers mark the classes; one seed per loss.",
-        build([*upper, *lower], columns=columns, row_height=300, min_width=240, bottom=12, showlegend=False),
+        build(panels, columns=len(upper) if few else 4, row_height=300, min_width=240, bottom=12, showlegend=False),
         "bce-vs-ce, early version, Fig. 4",
     )
 

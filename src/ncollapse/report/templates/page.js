@@ -47,6 +47,7 @@
     const inner = width - start - right;
     const fitting = Math.floor((inner + gap) / (meta.min_width + gap));
     let columns = Math.max(1, Math.min(meta.columns, fitting, meta.panels));
+    while (meta.columns % columns) columns -= 1;
     if (meta.paired && columns < 3) columns = 2;
     const rows = Math.ceil(meta.panels / columns);
     const top = 30 + legendHeight(spec, inner);
