@@ -118,18 +118,23 @@ def test_page_fits_a_phone(hostile_page):
 
 def test_print_layout(hostile_page):
     page = hostile_page.page
+    page.locator("#theme").click()
+    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    page.wait_for_function("document.querySelector('#figure-collapse .main-svg').clientWidth <= 680")
+    page.wait_for_function("document.querySelector('#figure-collapse .main-svg').getBoundingClientRect().width < 680")
     assert not page.locator(".contents").is_visible()
     assert not page.locator("#theme").is_visible()
     assert page.locator("#table-summary table").is_visible()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    ink = page.evaluate("getComputedStyle(document.querySelector('#figure-collapse .xtick text')).fill")
+    assert max(map(int, re.findall(r"\d+", ink))) < 90, "dark ink on white paper, whatever the screen's theme"
     pdf = page.pdf(format="A4")
     assert pdf.startswith(b"%PDF")
     page.emulate_media(media="screen")
+    page.locator("#theme").click()
     page.evaluate("dispatchEvent(new Event('afterprint'))")
-    page.wait_for_function("document.querySelector('#figure-collapse .main-svg').clientWidth > 700")
+    page.wait_for_function("document.querySelector('#figure-collapse .main-svg').getBoundingClientRect().width > 700")
 
 
 def test_dark_scheme_is_honoured_without_a_click(chromium, hostile_folder):

@@ -173,7 +173,7 @@
     resizing = setTimeout(() => redraw(), 150);
   });
   // Printing does not wait for promises; a relayout to the width of the sheet is applied at once.
-  addEventListener("beforeprint", () => redrawForPrint(680));
+  addEventListener("beforeprint", () => redrawForPrint(960));
   addEventListener("afterprint", () => redraw());
   function redrawForPrint(sheet) {
     const theme = root.dataset.theme;
