@@ -94,7 +94,7 @@ def draw_space(variants: Sequence[Variant], snapshots: Snapshots) -> list[Figure
             "scene": scene,
             "height": 480,
             "margin": {"l": 0, "r": 0, "t": 40, "b": 0},
-            "legend": {"orientation": "h", "y": 1.02},
+            "legend": {"orientation": "h", "y": 1.02, "itemsizing": "constant"},
         }
         figures.append(
             Figure(

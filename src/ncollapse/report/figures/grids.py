@@ -52,13 +52,12 @@ def draw_grids(variants: Sequence[Variant]) -> list[Figure]:
             panels.append(
                 Panel(LOSSES.get(loss, escape(loss)), [trace], axis, {"type": "category", "title": {"text": "epochs"}})
             )
-        bar = {"thickness": 10, "outlinewidth": 0, "x": 1.01, **({"tickformat": ".0%"} if name == "accuracy" else {})}
-        colours = SEQUENTIAL if name == "accuracy" else SEQUENTIAL[::1]
+        bar = {"thickness": 10, "outlinewidth": 0, "x": 1.01, **({"tickformat": ".1%"} if name == "accuracy" else {})}
         spec = build(
             panels,
             columns=min(4, len(panels)),
             row_height=60 + 46 * len(lengths),
-            coloraxis={"colorscale": colours, "reversescale": name == "nc1", "colorbar": bar},
+            coloraxis={"colorscale": SEQUENTIAL, "reversescale": name == "nc1", "colorbar": bar},
             showlegend=False,
         )
         figures.append(
