@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from ncollapse import data
-from ncollapse.models import create
+from ncollapse.models import create, norm
 from ncollapse.train import recipes
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.distributed import World
@@ -64,6 +64,7 @@ def synchronise(device: torch.device) -> float:
 def time_baseline(train: data.Dataset, test: data.Dataset, device: torch.device, args: Any) -> dict[str, float]:
     """Seconds a step (loader apart), and of one epoch with its measurement, the way the papers' code does it."""
     torch.backends.cudnn.benchmark = True
+    norm.triton_is_here = lambda: False  # torch's own batch norm: the fused kernels are part of the engine
     model = create(args.model, 10).to(device).to(memory_format=torch.channels_last)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     cast = torch.autocast(device.type, torch.bfloat16)
