@@ -14,6 +14,7 @@ from ncollapse.report.figures.distributions import half_violin
 from ncollapse.report.figures.features import draw_embedding, subsample
 from ncollapse.report.figures.frames import grams
 from ncollapse.report.figures.theory import map_phases
+from ncollapse.report.page import load_snapshots
 from ncollapse.report.panels import arrange, for_print, merge_alike
 from reference.runs import write_comparison, write_run
 
@@ -144,3 +145,13 @@ def test_lines_that_look_alike_are_joined_with_gaps():
     joined = merge_alike([line, {**line, "x": [5], "y": [6]}, {**line, "name": "b"}])
     assert [t["x"] for t in joined] == [[1, 2, None, 5], [1, 2]]
     assert line["x"] == [1, 2]
+
+
+def test_only_drawn_features_are_kept_in_memory(tmp_path):
+    write_comparison(tmp_path, ("ce", "bce"), seeds=2, **{"optim.epochs": 2})
+    variants = group_runs(read_runs(tmp_path))
+    snapshots = load_snapshots(variants, variants[:1])
+    held = [path for path, arrays in snapshots.items() if "test.features" in arrays]
+    assert held == [variants[0].counted[0].path]
+    assert all("test.margin.counts" in arrays for arrays in snapshots.values())
+    assert len(snapshots) == 4

@@ -27,7 +27,7 @@ class Args:
     data: str = "digits"
     """The data set, such as digits, mnist, cifar10, folder:PATH or npz:PATH."""
     losses: tuple[str, ...] = ("ce", "bce")
-    """The losses; the first is the one the others are compared with. ce bce focal ls mse."""
+    """The losses, of ce bce focal ls mse; each is compared with the first of them in this order."""
     optimisers: tuple[str, ...] = ()
     """The optimisers; the recipe's own by default. sgd adam adamw lbfgs."""
     seeds: int = 3

@@ -16,6 +16,7 @@ from ncollapse.experiments.comparison import Finding, compare_runs, say_ranges
 from ncollapse.experiments.runs import RunRecord, dig, read_runs
 from ncollapse.experiments.variants import CASES, LOSSES, Variant, group_runs
 from ncollapse.report.figures import curves, distributions, features, frames, grids, theory
+from ncollapse.report.figures.distributions import Snapshots
 from ncollapse.report.numbers import embed
 from ncollapse.report.panels import Figure
 from ncollapse.report.published import find_published
@@ -94,8 +95,8 @@ def make_report(folder: str | Path) -> Report:
     findings = compare_runs(records)
     anchors = {v.label: f"#variant-{i}" for i, v in enumerate(variants)}
     anchors |= {str(r.path): f"#run-{i}" for i, r in enumerate(records)}
-    snapshots = {r.path: s for v in variants for r in v.counted if (s := r.snapshot()) is not None}
     chosen = choose(variants)
+    snapshots = load_snapshots(variants, chosen)
     first = "Of many variants, the first of each loss is shown." if len(chosen) < len(variants) else ""
     numbers = [*tabulate_summary(findings, find_published(variants), anchors), tabulate_speed(findings, anchors)]
     evolution = [curves.draw_collapse(variants), curves.draw_accuracy(variants), curves.draw_gap(variants)]
@@ -154,6 +155,18 @@ def choose(variants: Sequence[Variant], limit: int = REPRESENTATIVES) -> list[Va
     for variant in sorted(ready, key=lambda v: v.provisional):
         by_loss.setdefault(variant.loss, variant)
     return list(by_loss.values())[:limit]
+
+
+def load_snapshots(variants: Sequence[Variant], chosen: Sequence[Variant]) -> Snapshots:
+    """The arrays behind the figures; features, by far the largest, only of the runs whose features are drawn."""
+    drawn = {v.counted[0].path for v in chosen}
+    snapshots: Snapshots = {}
+    for record in (r for v in variants for r in v.counted):
+        arrays = record.snapshot()
+        if arrays is not None:
+            keep = record.path in drawn
+            snapshots[record.path] = {k: a for k, a in arrays.items() if keep or not k.endswith(".features")}
+    return snapshots
 
 
 def name_folder(variants: Sequence[Variant], folder: Path) -> tuple[str, str]:
