@@ -1,24 +1,34 @@
 # Everything runs in .venv, which `setup` makes on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
+EXTRAS := dev,lightning,huggingface,ray,tensorboard,mlflow,export
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup setup-demo demo test test-vision lint bench clean
 
-setup: .venv/.ready
+setup: .venv/.tests-ready
+setup-demo: .venv/.ready
 
+# The demo needs the package alone; torch first and pinned, so that the small CPU build is taken.
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,lightning,huggingface,ray,tensorboard,mlflow,export]'
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/.tests-ready: .venv/.ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	./scripts/install-chromium
 	touch $@
 
-demo: setup
+demo: setup-demo
 	$(BIN)/ncollapse compare --data digits --losses ce bce --seeds 3 --out demo
 
 test: setup
-	$(BIN)/pytest -n auto -q
+	$(BIN)/pytest -n auto --dist worksteal -q
+
+test-vision:
+	PYTHON=$(PYTHON) ./scripts/test-vision
 
 lint: setup
 	$(BIN)/ruff check .
@@ -28,6 +38,9 @@ lint: setup
 bench: setup
 	$(BIN)/python benchmarks/imports.py
 	$(BIN)/python benchmarks/measure.py
+	$(BIN)/python benchmarks/certify.py
+	$(BIN)/python benchmarks/predict.py
+	$(BIN)/python benchmarks/monitor.py
 
 clean:
-	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vision build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
