@@ -113,3 +113,15 @@ def test_grid_of_sixty_is_told_apart_by_what_varies(tmp_path):
     assert len(variants) == 60
     assert len({v.label for v in variants}) == 60
     assert "BCE · SGD · λb 0.05 · b₀ 10" in {v.label for v in variants}
+
+
+def test_theory_is_there_before_the_run_has_ended(tmp_path):
+    recipe = plan(losses=("bce",), seeds=1)[0]
+    path = write_run(tmp_path, {}, status="interrupted", epochs_done=2)
+    (path / "config.json").write_text(recipe.to_json())
+    (found,) = compare_runs(read_runs(tmp_path))
+    import ncollapse as nc
+
+    right = nc.predict(recipe.problem())
+    assert found.phase == right.phase
+    assert found.predictions["bias"] == pytest.approx(right.bias)

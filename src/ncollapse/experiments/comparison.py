@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from ncollapse.experiments.runs import RunRecord, dig
+from ncollapse.experiments.runs import RunRecord
 from ncollapse.experiments.statistics import Difference, Estimate, Speed, collapse_speed, estimate, paired_difference
-from ncollapse.experiments.variants import Variant, group_runs, measured
+from ncollapse.experiments.variants import Variant, group_runs, measured, predicted
 
 
 class Quantity(NamedTuple):
@@ -98,7 +98,7 @@ def find(variant: Variant, reference: Variant | None) -> Finding:
         for name in (SPEEDS if reference else ())
     }
     speeds = {name: estimate([_number(getattr(s, name)) for s in all_speeds]) for name in SPEEDS}
-    prediction = next((p for r in runs if (p := dig(r.summary or {}, "prediction"))), None) or {}
+    prediction = next((p for r in runs if (p := predicted(r))), {})
     predictions = {name: _number(prediction.get(name)) for name in PREDICTED}
     finding = Finding(
         variant,

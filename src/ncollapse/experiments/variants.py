@@ -110,6 +110,23 @@ def measured(record: RunRecord, key: str) -> float:
     return math.nan
 
 
+def predicted(record: RunRecord) -> dict[str, Any]:
+    """What theory predicts for a run: as its summary says, or, before it has one, by its configuration; else {}."""
+    found = dig(record.summary or {}, "prediction")
+    if isinstance(found, dict):
+        return found
+    if record.summary is not None:
+        return {}
+    from ncollapse.theory import predict
+    from ncollapse.train import Recipe
+
+    try:
+        problem = Recipe.from_dict(record.config).problem()
+        return predict(problem).to_dict() if problem is not None else {}
+    except Exception:  # a record may hold anything; then there is no prediction, but there is a page
+        return {}
+
+
 def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(tree, dict):
         return {prefix[:-1]: tree}

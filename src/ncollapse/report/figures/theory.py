@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ncollapse.experiments.runs import RunRecord, dig
-from ncollapse.experiments.variants import LOSSES, Variant, measured
+from ncollapse.experiments.variants import LOSSES, Variant, measured, predicted
 from ncollapse.report.numbers import compact, compact_matrix
 from ncollapse.report.panels import Figure, Panel, Spec, build
 from ncollapse.report.style import FAINT, INK, PAPER, fade, look
@@ -29,7 +29,7 @@ STEPS = (44, 32)
 
 def problem_of(record: RunRecord) -> dict[str, Any] | None:
     """The problem behind a run's prediction as plain values, None where there is none."""
-    problem = dig(record.summary or {}, "prediction.problem")
+    problem = predicted(record).get("problem")
     return problem if isinstance(problem, dict) and "loss" in problem else None
 
 
