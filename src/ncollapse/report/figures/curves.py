@@ -28,7 +28,7 @@ def draw_collapse(variants: Sequence[Variant]) -> Figure | None:
         "collapse",
         "NC1, NC2 and NC3 over epochs",
         "Lower is more collapsed; a straight descent on this log axis is exponential. Lines are means over seeds "
-        "(geometric), bands run from the smallest seed to the largest.",
+        "(geometric), bands run from the smallest seed to the largest. NC2 looks at W alone: train and test agree.",
         "bce-vs-ce Figs. 2, 4–6; all-losses Figs. 1, 5, 8",
     )
 
