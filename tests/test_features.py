@@ -108,6 +108,37 @@ def test_a_named_layer_decides():
         extract(model, BATCHES, layer="c")
 
 
+def test_a_shared_module_goes_by_any_of_its_names():
+    layer = nn.Linear(8, 4)
+    model = Ends(lambda m, h: m.second(h), first=layer, second=layer)
+    assert extract(model, BATCHES).layer == "first"
+    assert extract(model, BATCHES, layer="second").features.shape == (40, 8)
+
+
+def test_features_of_a_function_or_a_method_with_their_head():
+    network = create("mlp-small", 4, in_channels=6, image_size=1).train()
+    exact = extract(network, BATCHES)
+    for features in (network.features, lambda x: network.eval().features(x)):
+        found = extract(features, BATCHES, head=network.head)
+        assert torch.equal(found.features, exact.features)
+        assert torch.equal(found.head.bias, exact.head.bias)
+        assert found.layer is None
+    model = mlp()
+    assert torch.equal(extract(model[:4], BATCHES, head=model[4]).features, extract(model, BATCHES).features)
+    assert all(module.training for module in model.modules())
+    with pytest.raises(ValueError, match=r"expected a matrix \[B, d\] from a model given with head=, got \(25,\)"):
+        extract(lambda x: x.sum(1), BATCHES, head=nn.Linear(6, 4))
+    with pytest.raises(ValueError, match="not both"):
+        extract(model, BATCHES, head=model[4], layer="4")
+    with pytest.raises(TypeError, match=r"expected a torch.nn.Module, got function; .* needs head="):
+        extract(lambda x: x, BATCHES)
+
+
+def test_one_output_for_two_classes_is_refused():
+    with pytest.raises(ValueError, match="'fc' has one output; two classes are measured by two"):
+        extract(Ends(lambda m, h: m.fc(h), fc=nn.Linear(8, 1)), [(X, Y % 2)])
+
+
 def test_get_classifier_decides_between_several():
     model = Ends(lambda m, h: (m.a(h), m.b(h)), a=nn.Linear(8, 4), b=nn.Linear(8, 4))
     model.get_classifier = lambda: model.a

@@ -103,6 +103,14 @@ def test_every_so_many_epochs_and_the_last(digits):
     assert len(broken.history) == 1
 
 
+def test_a_function_that_returns_features_with_its_head(digits):
+    model = build()
+    loader = DataLoader(digits, 64)
+    with nc.monitor(model[:4], loader, head=model[4]) as watch:
+        train(model, digits, 1, watch)
+    assert watch.last == nc.monitor(model, loader).observe().measurement
+
+
 def test_a_fixed_subset(digits):
     loader = DataLoader(digits, batch_size=64, shuffle=True)
     watches = [nc.monitor(build(), loader, samples=120, seed=seed) for seed in (0, 0, 1)]
@@ -123,8 +131,11 @@ def test_curves(digits):
 def test_what_does_not_fit_is_known_before_training(digits):
     with pytest.raises(ValueError, match="no linear layer at all"), nc.monitor(nn.Flatten(), DataLoader(digits, 64)):
         pytest.fail("the loop began")
-    with pytest.raises(ValueError, match="every: expected at least 1, got 0"):
-        nc.monitor(build(), DataLoader(digits, 64), every=0)
+    for every in (0, 1.5, "2"):
+        with pytest.raises(ValueError, match=f"every: expected a whole number of at least 1, got {every!r}"):
+            nc.monitor(build(), DataLoader(digits, 64), every=every)
+    with pytest.raises(TypeError, match=r"problem: expected an ncollapse.Problem, got str"):
+        nc.monitor(build(), DataLoader(digits, 64), problem="bce")
     with pytest.raises(ValueError, match="nothing measured yet"):
         _ = nc.monitor(build(), DataLoader(digits, 64)).last
 

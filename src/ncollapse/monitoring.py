@@ -48,21 +48,24 @@ class Observation:
 class Monitor:
     """See `monitor`."""
 
-    model: nn.Module
+    model: nn.Module | Callable[..., Any]
     loader: Any
     every: int = 1
     problem: Problem | None = None
     samples: int | None = None
     seed: int = 0
     layer: str | None = None
+    head: Any = None
     split: Callable[[Any], tuple[Any, Any]] = split_batch
     log: Callable[[dict[str, float], int], None] | None = None
     history: list[Observation] = field(default_factory=list)
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise ValueError(f"every: expected at least 1, got {self.every}")
+        if not isinstance(self.every, int) or self.every < 1:
+            raise ValueError(f"every: expected a whole number of at least 1, got {self.every!r}")
+        if not isinstance(self.problem, Problem | None):
+            raise TypeError(f"problem: expected an ncollapse.Problem, got {type(self.problem).__name__}")
         rank, size = _find_place()
         self.batches = plain_order(self.loader, self.samples, self.seed, rank, size)
         self.prediction = None if self.problem is None else predict(self.problem)
@@ -84,7 +87,7 @@ class Monitor:
     def observe(self) -> Observation:
         """Measure now, and add to `history`."""
         began = time.perf_counter()
-        found = extract(self.model, self.batches, layer=self.layer, split=self.split)
+        found = extract(self.model, self.batches, layer=self.layer, head=self.head, split=self.split)
         self.layer = found.layer
         if self.batches is not self.loader:
             found = _gather(found)
@@ -122,7 +125,7 @@ class Monitor:
 
 
 def monitor(
-    model: nn.Module,
+    model: nn.Module | Callable[..., Any],
     loader: Any,
     every: int = 1,
     *,
@@ -130,19 +133,22 @@ def monitor(
     samples: int | None = None,
     seed: int = 0,
     layer: str | None = None,
+    head: Any = None,
     split: Callable[[Any], tuple[Any, Any]] = split_batch,
     log: Callable[[dict[str, float], int], None] | None = None,
 ) -> Monitor:
     """Watch a model while it trains; the training is left exactly as it would be without.
 
     Args:
-        model: any module that ends in a linear layer, also inside DistributedDataParallel or torch.compile.
+        model: any module that ends in a linear layer, also inside DistributedDataParallel or torch.compile; or, with
+            `head`, a module or function that returns the features.
         loader: what to measure on: best the training set without augmentation. A DataLoader is read in order, each
             sample once, whatever its sampler; or a list of (inputs, labels) batches.
         every: measure after every so many calls of `step`; the last state is always measured.
         problem: the loss and the decays of the training, for the predicted optimum and the certified gap to it.
         samples: measure on so many samples only, the same ones each time, drawn by `seed`.
         layer: the classifier's dotted name, where the model has several.
+        head: the classifier (a torch.nn.Linear, LinearHead, ETFHead) of a model that returns features.
         split: a function from a batch to (inputs, labels), for batches that are neither pairs nor dictionaries.
         log: called with (numbers by name, epoch), to pass them on.
 
@@ -158,7 +164,7 @@ def monitor(
     >>> [seen.epoch for seen in watch.history], watch.last.num_samples
     ([0, 1, 2, 3], 10)
     """
-    return Monitor(model, loader, every, problem, samples, seed, layer, split, log)
+    return Monitor(model, loader, every, problem, samples, seed, layer, head, split, log)
 
 
 def _find_place() -> tuple[int, int]:

@@ -207,6 +207,50 @@ def test_autocast_and_grad_leave_the_numbers_alone(data):
     assert not metric.statistics.requires_grad
 
 
+@pytest.mark.parametrize("buffered", [40 * DIM, 1 << 21])
+def test_inference_mode_comes_and_goes(data, buffered, monkeypatch):
+    monkeypatch.setattr(streaming, "BUFFERED_NUMBERS", buffered)
+    features, labels, head = data
+    metric, keep = nc.NeuralCollapse(CLASSES, DIM), torch.ones(SAMPLES, dtype=torch.bool)
+    with torch.inference_mode():
+        metric.update(features[:70] * 1.0, labels[:70], mask=keep[:70])
+        metric.forward(features[70:90] * 1.0, labels[70:90])
+    fill(metric, features[90:180], labels[90:180])
+    metric.update(features[180:], labels[180:], mask=keep[180:])
+    with torch.inference_mode():
+        found = metric.compute(head)
+    expect(found, nc.measure(features, labels, head=head))
+    with torch.inference_mode():
+        metric.reset()
+    fill(metric, features, labels)
+    expect(metric.clone().compute(head), nc.measure(features, labels, head=head))
+
+
+def test_arrays_are_taken_as_tensors(data):
+    features, labels, head = data
+    metric = nc.NeuralCollapse(CLASSES, DIM)
+    metric.update(features.numpy(), labels.numpy())
+    expect(metric.compute(head), nc.measure(features, labels, head=head))
+
+
+def test_a_head_of_other_classes_is_refused(data):
+    features, labels, _ = data
+    metric = fill(nc.NeuralCollapse(CLASSES, DIM), features, labels)
+    for classes in (CLASSES - 1, CLASSES + 1):
+        with pytest.raises(ValueError, match=rf"weight: {classes} rows, but the statistics are of {CLASSES} classes"):
+            metric.compute(torch.nn.Linear(DIM, classes))
+
+
+def test_nothing_is_ever_cached(data):
+    features, labels, head = data
+    metric = nc.NeuralCollapse(CLASSES, DIM, compute_with_cache=True, sync_on_compute=True)
+    fill(metric, features, labels)
+    first = float(metric.compute(head)["nc3"])
+    with torch.no_grad():
+        head = nc.Head(head.weight.roll(1, 0), head.bias)
+    assert float(metric.compute(head)["nc3"]) != first
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_features_of_any_precision_count_as_they_are(data, dtype):
     features, labels, head = data

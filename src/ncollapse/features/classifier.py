@@ -49,7 +49,8 @@ def find_classifier(model: nn.Module, inputs: Any, layer: str | None = None) -> 
         name: module for name, module in model.named_modules() if isinstance(module, LINEAR)
     }
     if layer is not None:
-        if layer not in layers:
+        known = dict(model.named_modules(remove_duplicate=False))  # a shared module goes by any of its names
+        if not isinstance(known.get(layer), LINEAR):
             raise ValueError(f"layer: {layer!r} is no linear layer of {_describe(model)}; {_list(layers)}")
         return layer
     calls, output = _record(model, inputs, layers)

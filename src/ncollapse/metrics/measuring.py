@@ -87,7 +87,9 @@ def measure_statistics(
     """The fields that class means and the within-class scatter determine."""
     moments = statistics.moments()
     classifier = place_classifier((weight, bias), moments.means.shape[1], moments.means.device)
-    settle_classes(None, len(moments.counts), classifier)
+    rows, held = None if classifier is None else len(classifier.weight), len(moments.counts)
+    if rows not in (None, held):
+        raise ValueError(f"weight: {rows} rows, but the statistics are of {held} classes")
     values = measure_moments(moments, classifier, problem)
     total = moments.counts.sum()
     within = torch.where(moments.counts > 0, moments.counts * (moments.variances + moments.means.square().sum(1)), 0.0)

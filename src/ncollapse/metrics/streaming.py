@@ -65,7 +65,7 @@ class NeuralCollapse(Metric):
     Args:
         num_classes: K.
         dim: d, the width of the features.
-        kwargs: of `torchmetrics.Metric` (`process_group`, `dist_sync_on_step`, ...).
+        kwargs: of `torchmetrics.Metric` (`process_group`, `dist_sync_on_step`, ...); results are never cached.
 
     >>> import torch
     >>> metric = NeuralCollapse(num_classes=3, dim=3)
@@ -82,7 +82,7 @@ class NeuralCollapse(Metric):
     _statistics: Tensor
 
     def __init__(self, num_classes: int, dim: int, **kwargs: Any) -> None:
-        super().__init__(compute_with_cache=False, **kwargs)
+        super().__init__(**{**kwargs, "compute_with_cache": False})
         self.num_classes, self.dim = num_classes, dim
         zeros = _pack(ClassStatistics(num_classes, dim).state)
         self.add_state("statistics", zeros, dist_reduce_fx=Merge(num_classes, dim), persistent=True)
@@ -93,6 +93,7 @@ class NeuralCollapse(Metric):
         A distributed sampler repeats samples so that all ranks get as many; with S = len(dataset) samples, rank r of R
         masks its j-th sample by r + j * R < S.
         """
+        features = torch.as_tensor(features)
         check_features(features)
         if features.shape[1] != self.dim:
             raise ValueError(f"features: expected [B, {self.dim}], got {tuple(features.shape)}")
@@ -104,7 +105,8 @@ class NeuralCollapse(Metric):
             )
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError("update: cannot be part of a CUDA graph; call it after each replay, on its output")
-        index = check_shape(labels, len(features)) if device.type != "cpu" else check_labels(labels, len(features))
+        check = check_labels if device.type == "cpu" or not isinstance(labels, Tensor) else check_shape
+        index = check(labels, len(features))
         if mask is not None and (mask.shape != index.shape or mask.dtype != torch.bool):
             raise ValueError(f"mask: expected bool [{len(index)}], got {mask.dtype} {tuple(mask.shape)}")
         rows = features.detach()
@@ -112,7 +114,8 @@ class NeuralCollapse(Metric):
             refuse(*((rows, index) if mask is None else (rows[mask], index[mask])), self.num_classes)
         capacity = max(1, BUFFERED_NUMBERS // max(self.dim, self.num_classes))
         if self._buffer is None:
-            self._buffer = _Buffer(capacity, self.dim, device)
+            with torch.inference_mode(False):  # else nothing could be added to it outside inference mode
+                self._buffer = _Buffer(capacity, self.dim, device)
         if self._buffer.size + len(rows) > capacity:
             self._flush()
         if len(rows) > capacity:
@@ -123,12 +126,12 @@ class NeuralCollapse(Metric):
     def _flush(self) -> None:
         """Work off the buffer."""
         if self._buffer is not None and self._buffer.size:
-            with torch.no_grad():
-                self._absorb(*self._buffer.take())
+            self._absorb(*self._buffer.take())
 
     def _absorb(self, rows: Tensor, index: Tensor, mask: Tensor | None) -> None:
-        batch = summarise(rows, index, self.num_classes, keep=mask)
-        self._statistics = _pack(combine(_unpack(self._statistics, self.num_classes, self.dim), batch))
+        with torch.inference_mode(False), torch.no_grad():
+            batch = summarise(rows, index, self.num_classes, keep=mask)
+            self._statistics = _pack(combine(_unpack(self._statistics, self.num_classes, self.dim), batch))
 
     @property
     def statistics(self) -> Tensor:
@@ -234,7 +237,8 @@ class _Buffer:
         self.rows[place].copy_(rows)
         self.index[place].copy_(index, non_blocking=True)
         if mask is not None and self.mask is None:
-            self.mask = torch.ones(len(self.index), dtype=torch.bool, device=self.index.device)
+            with torch.inference_mode(False):
+                self.mask = torch.ones(len(self.index), dtype=torch.bool, device=self.index.device)
         if self.mask is not None:
             self.mask[place] = True if mask is None else mask
         self.size = place.stop
