@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 import ncollapse as nc
 from ncollapse import cli, data
-from ncollapse.checkpoints import fill, measure_checkpoint
+from ncollapse.checkpoints import build, fill, measure_checkpoint
 from ncollapse.models import create
 
 FACTORY = """
@@ -28,6 +28,17 @@ def build(num_classes):
 
 def fixed():
     return Net(10)
+
+def loose(**options):
+    return Net(**options)
+
+def wide(width, num_classes=10):
+    return Net(num_classes)
+
+def deep():
+    return nn.Sequential(nn.Flatten(), nn.Linear(100, 12), nn.Linear(12, 10))
+
+ready = Net(10)
 
 def nothing():
     return 3
@@ -114,6 +125,12 @@ def test_weights_in_any_form_give_the_network_s_numbers(home, network, capsys, s
     assert found["positive_score"]["mean"] == pytest.approx(exact.positive_score.mean, rel=1e-4)
 
 
+def test_a_factory_is_told_the_number_of_classes_where_it_listens(home):
+    for name in ("build", "fixed", "loose", "Net"):
+        assert build(f"own_network:{name}", 10, (1, 8, 8)).fc.out_features == 10
+    assert build("own_network:loose", 7, (1, 8, 8)).fc.out_features == 7
+
+
 def test_our_own_networks_and_the_test_split(home):
     torch.manual_seed(0)
     made = create("mlp-small", 10, in_channels=1, image_size=8)
@@ -159,6 +176,14 @@ class Evil:
         (["--model", "own_network:none", "--weights", "w.pt", "--data", "digits"], "cannot be imported as package"),
         (["--model", "nowhere:build", "--weights", "w.pt", "--data", "digits"], "No module named 'nowhere'"),
         (["--model", "own_network:nothing", "--weights", "w.pt", "--data", "digits"], "returned int, not a torch.nn"),
+        (["--model", "own_network:wide", "--weights", "w.pt", "--data", "digits"], "own_network:wide needs width; exp"),
+        (["--model", "own_network:ready", "--weights", "w.pt", "--data", "digits"], "is a Net, not a function or cla"),
+        (["--model", ":build", "--weights", "w.pt", "--data", "digits"], "':build' cannot be imported as package"),
+        (
+            ["--model", "own_network:deep", "--weights", "deep.pt", "--data", "digits"],
+            "inputs of digits, of shape [1",
+        ),
+        (["--model", "own_network:build", "--weights", "junk.pt", "--data", "digits"], "or is no file of torch's"),
         (["--model", "own_network:build", "--weights", "none.pt", "--data", "digits"], "no file of weights at none.pt"),
         (["--model", "own_network:build", "--weights", "evil.pt", "--data", "digits"], "nothing in it is executed"),
         (["--model", "own_network:build", "--weights", "bad.safetensors", "--data", "digits"], "not a readable safe"),
@@ -170,7 +195,10 @@ class Evil:
 def test_bad_input_is_one_line_and_code_2(home, capsys, arguments, message):
     torch.save({"fc.weight": torch.zeros(10, 12)}, home / "w.pt")
     torch.save({"fc.weight": Evil()}, home / "evil.pt")
+    deep = {"1.weight": (12, 100), "1.bias": (12,), "2.weight": (10, 12), "2.bias": (10,)}
+    torch.save({name: torch.zeros(shape) for name, shape in deep.items()}, home / "deep.pt")
     (home / "bad.safetensors").write_bytes(b"no")
+    (home / "junk.pt").write_bytes(b"abc")
     (home / "bad.index.json").write_text("[]")
     (home / "empty").mkdir()
     assert cli.main(["measure", *arguments]) == 2

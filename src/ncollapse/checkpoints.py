@@ -20,6 +20,7 @@ from ncollapse.models.weights import read_weights, rename, strip_wrappers
 
 LIBRARIES = ("timm", "torchvision")
 NAMED = 5
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Checkpoint(NamedTuple):
@@ -43,8 +44,9 @@ def measure_checkpoint(
 ) -> Checkpoint:
     """Measure a network with these weights on a data set, un-augmented and normalised as in our recipes.
 
-    model: "package.module:factory" (called with num_classes if it takes that), "timm:NAME", "torchvision:NAME" or one
-    of `ncollapse.models.NAMES`. weights: safetensors, a state dict of torch's, or the index of their shards.
+    model: "package.module:factory" (called with num_classes if it takes that or any keyword), "timm:NAME",
+    "torchvision:NAME" or one of `ncollapse.models.NAMES`. weights: safetensors, a state dict of torch's, or the index of
+    their shards.
     """
     samples = data.load(dataset, root, split)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -58,7 +60,14 @@ def measure_checkpoint(
     )
     network = build(model, samples.num_classes, batches.shape)
     unexpected = fill(network, weights)
-    found = extract(network.to(place), batches, layer=layer)
+    try:
+        found = extract(network.to(place), batches, layer=layer)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise ValueError(
+            f"model: {model} cannot be run on inputs of {dataset}, of shape {list(batches.shape)}: {error}"
+        ) from error
     return Checkpoint(measure(found.features, found.labels, head=found.head), unexpected)
 
 
@@ -71,9 +80,17 @@ def build(model: str, num_classes: int, shape: tuple[int, ...]) -> nn.Module:
         sys.path.insert(0, os.getcwd())
     try:
         factory = getattr(import_module(home), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise ImportError(f"model: {model!r} cannot be imported as package.module:factory ({error})") from error
-    takes_classes = callable(factory) and "num_classes" in inspect.signature(factory).parameters
+    if isinstance(factory, nn.Module) or not callable(factory):
+        raise TypeError(f"model: {model} is a {type(factory).__name__}, not a function or class that makes a network")
+    parameters = inspect.signature(factory).parameters.values()
+    takes_classes = any(item.name == "num_classes" or item.kind == item.VAR_KEYWORD for item in parameters)
+    needed = [item.name for item in parameters if item.default is item.empty and item.kind not in VARIADIC]
+    if set(needed) - {"num_classes"}:
+        raise TypeError(
+            f"model: {model} needs {', '.join(needed)}; expected a function without arguments, or with num_classes"
+        )
     made = factory(num_classes=num_classes) if takes_classes else factory()
     if not isinstance(made, nn.Module):
         raise TypeError(f"model: {model} returned {type(made).__name__}, not a torch.nn.Module")

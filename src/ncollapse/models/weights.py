@@ -64,7 +64,7 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
             raise ValueError(f"{path} is not a readable safetensors file ({error})") from error
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except (pickle.UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError) as error:
         raise ValueError(
             f"{path} holds more than tensors, or is no file of torch's; nothing in it is executed. Save the state_dict "
             "alone, best as safetensors"
