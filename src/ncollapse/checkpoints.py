@@ -45,8 +45,8 @@ def measure_checkpoint(
     """Measure a network with these weights on a data set, un-augmented and normalised as in our recipes.
 
     model: "package.module:factory" (called with num_classes if it takes that or any keyword), "timm:NAME",
-    "torchvision:NAME" or one of `ncollapse.models.NAMES`. weights: safetensors, a state dict of torch's, or the index of
-    their shards.
+    "torchvision:NAME" or one of `ncollapse.models.NAMES`. weights: safetensors, a state dict of torch's, or the index
+    of their shards.
     """
     samples = data.load(dataset, root, split)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
