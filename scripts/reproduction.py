@@ -10,6 +10,7 @@ from typing import Any
 
 from ncollapse.experiments import claims, landscapes, page, publications
 from ncollapse.experiments.catalogue import CATALOGUE
+from ncollapse.experiments.coverage import count, cover
 from ncollapse.experiments.experiment import Experiment, Point
 from ncollapse.experiments.rebalance import second_stage_lines
 from ncollapse.experiments.runs import RunRecord, read_runs
@@ -28,7 +29,11 @@ Published | ours | predicted, for every table and figure of the five papers that
   BCE and CE are ordered as in the paper. A table gets a verdict when nine in ten of its numbers have it. **No bar**:
   nothing printed to compare with, or a number that still drifted in the paper's own runs (BCE, AdamW, batch 128,
   lambda_b = 5e-4).
-- **epochs** is how long our runs were; where the paper trained longer, the schedule was shrunk in proportion.
+- **epochs** is how long our runs were; "20 of 100" where the paper trained longer, the schedule being shrunk in
+  proportion, and then the verdict says so too.
+- A verdict **as far as run** rests on the part of the entry that was run. Figures are judged by what the paper says of
+  them; **partly run**: what was run agrees with that, but a statement is still open, such as one that compares CE and
+  BCE where one of them was run.
 """
 AXES = ("batch_size", "bias_init", "bias_decay", "dim")
 
@@ -62,13 +67,11 @@ def describe(
         lines = compare(experiment, points, records)
     said = claims.check(experiment, points, records)
     found = [(point, record) for point, runs in match(points, records) for record in runs]
-    verdict, detail = page.conclude(lines, said)
     if not found:
         return "", "not run", ""
-    verdict = "no bar" if verdict == "not run" else verdict
-    runs = len({record.run_id for _, record in found})
-    detail = f"{detail}; {runs} runs" if detail else f"{runs} runs"
-    text = page.to_markdown(experiment, lines, said, unrun=False, level=2)
+    coverage = cover(points, records)
+    verdict, detail = page.conclude(lines, said, coverage)
+    text = page.to_markdown(experiment, lines, said, coverage, unrun=False, level=2)
     if figures is None:
         return text, verdict, detail
     stem = experiment.id.replace("/", "-")
@@ -88,7 +91,7 @@ def machines(records: Sequence[RunRecord]) -> str:
         kind = f"{place}, torch {versions.get('torch', '?')}, Python {versions.get('python', '?')}"
         kinds[kind] = kinds.get(kind, 0) + 1
     said = "; ".join(f"{count} on {kind}" for kind, count in kinds.items())
-    return f"{len(records)} runs: {said}." if records else "No runs are recorded."
+    return f"{count(len(records), 'run')}: {said}." if records else "No runs are recorded."
 
 
 def draw_curves(experiment: Experiment, found: list[tuple[Point, RunRecord]], file: Path) -> Path | None:

@@ -40,6 +40,7 @@ def test_runs_the_missing_and_writes_the_page(toy, tmp_path, capsys):
     assert "skipped (finished)" in captured.err
     assert "epoch 2/2" in captured.err
     assert "runs: 2 finished" in captured.out
+    assert "digits, bce: 1 seed, 2 epochs\n  b " in captured.out
     text = (out / "ncollapse-toy.md").read_text()
     assert "loss bce | train.bias" in text
     assert (out / "ncollapse-toy.html").read_text().startswith("<!doctype html>")
@@ -70,32 +71,83 @@ def test_a_share_runs_its_part(toy, tmp_path):
     assert call(toy, "--out", tmp_path, "--engine", "packed", "--device", "cpu", "--index", "2/2", "--epochs", "1") == 0
     (record,) = read_runs(tmp_path)
     assert record.loss == "bce"
+    assert call(toy, "--out", tmp_path, "--engine", "packed", "--device", "cpu", "--index", "1/2", "--epochs", "1") == 0
+    page = (tmp_path / "ncollapse-toy.md").read_text()
+    assert "loss bce | train.bias" in page, "the page of the last share has all of them"
+    assert "1 of 2" in page, "epochs"
 
 
 def test_the_plan_runs_nothing(tmp_path, capsys):
     assert call("bce-vs-ce/table-11", "--only", "batch_size=64", "--out", tmp_path, "--dry-run") == 0
     out = capsys.readouterr().out
-    assert "4 runs, about" in out
+    assert "4 runs, 0 finished; about" in out
     assert out.count(" new") == 4
     assert not list(tmp_path.iterdir())
+
+
+def plan(capsys, *words):
+    assert call(*words, "--dry-run", "--json") == 0
+    return json.loads(capsys.readouterr().out)["runs"]
+
+
+def test_filters_of_an_id_go_before_the_common_ones(capsys):
+    words = ("bce-vs-ce/table-9:loss=bce:bias_init=0,10", "bce-vs-ce/table-10:bias-decay=5e-1", "--only")
+    rows = plan(capsys, *words, "loss=ce", "optimizer=AdamW")
+    assert [(r["id"][-2:], r["loss"], r.get("bias_init"), r.get("bias_decay")) for r in rows] == [
+        ("-9", "bce", 0, None),
+        ("-9", "bce", 10, None),
+        ("10", "ce", None, 0.5),
+    ]
+
+
+def test_a_run_of_two_entries_is_planned_and_shared_once(capsys):
+    words = ("bce-vs-ce/table-6", "bce-vs-ce/figure-4", "bce-vs-ce/table-11:batch_size=128")
+    everything = plan(capsys, *words)
+    assert len(everything) == 12
+    assert {row["id"] for row in everything} == {"bce-vs-ce/table-6"}
+    shares = [plan(capsys, *words, "--index", f"{i}/5") for i in range(1, 6)]
+    assert sorted(r["run"] for share in shares for r in share) == sorted(r["run"] for r in everything)
 
 
 def test_the_list_is_plain_and_complete(tmp_path, capsys):
     assert call("--list", "--out", tmp_path, "--data-root", tmp_path) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in lines[1:-1]} == set(CATALOGUE)
-    row = next(line for line in lines if line.startswith("bce-vs-ce/table-11 "))
-    assert " 32 " in row
-    assert "data missing (mnist)" in row
+    assert {line.split()[0] for line in lines[1 : len(CATALOGUE) + 1]} == set(CATALOGUE)
+    row = next(line for line in lines if line.startswith("bce-vs-ce/table-8 "))
+    assert row.split()[:3] == ["bce-vs-ce/table-8", "12", "40"]
+    assert row.endswith("cifar100         data missing           scores, biases and accuracies on CIFAR100")
     assert call("--list", "--json", "--out", tmp_path, "--data-root", tmp_path) == 0
     assert len(json.loads(capsys.readouterr().out)["experiments"]) == len(CATALOGUE)
+
+
+def test_the_list_knows_the_kept_records_from_anywhere(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call("bce-vs-ce/table-6", "bce-vs-ce/table-3", "--list", "--json", "--data-root", tmp_path) == 0
+    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["experiments"]}
+    assert rows["bce-vs-ce/table-6"]["state"].startswith(("partly, ", "done here"))
+    assert rows["bce-vs-ce/table-3"]["state"] == "data missing"
+    assert rows["bce-vs-ce/table-3"]["data"] == ["imagenet"]
+
+
+def test_the_list_fits_80_columns_on_a_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert call("--list", "--data-root", tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ([], "no experiment named"),
-        (["bce-vs-ce/table-66"], "did you mean bce-vs-ce/table-6"),
+        (["bce-vs-ce/table-66"], "did you mean bce-vs-ce/table-6 or "),
+        (["bce-vs-ce/table-6:model=vgg"], "model = resnet18, resnet50, densenet121"),
+        (["bce-vs-ce/table-6:model"], "must be KEY=VALUE"),
+        (["bce-vs-ce/figure-3:bias_init=0", "--only", "bias_decay=0.5"], "no run of bce-vs-ce/figure-3 has all"),
+        (["bce-vs-ce/table-6", "--index", "0/3"], "index=0/3"),
+        (["bce-vs-ce/table-6", "--index", "4/3", "--dry-run"], "index=4/3"),
+        (["bce-vs-ce/table-6", "nope/table-1", "--list"], "no experiment 'nope/table-1'"),
         (["bce-vs-ce/table-6", "--only", "model=vgg"], "model = resnet18, resnet50, densenet121"),
         (["bce-vs-ce/table-6", "--index", "3"], "must be i/n"),
         (["bce-vs-ce/table-6", "--jobs", "0"], "jobs=0"),

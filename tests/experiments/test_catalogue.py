@@ -1,5 +1,7 @@
 """The catalogue: complete, expanding to valid runs, each of which trains a step."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from ncollapse.experiments import publications
 from ncollapse.experiments.bce_vs_ce import train_point
 from ncollapse.experiments.catalogue import CATALOGUE, estimate_minutes, find, needs, tell_state
 from ncollapse.experiments.experiment import adjust, expand, parse_only, shorten
+from ncollapse.experiments.runs import RunRecord
 from ncollapse.train import Recipe, optimiser
 from ncollapse.train.distributed import World
 from ncollapse.train.feed import build_model, load_splits, make_feed
@@ -111,8 +114,10 @@ def test_filters_that_fit_nothing_are_refused(words, message):
 
 
 def test_unknown_experiment_names_the_nearest():
-    with pytest.raises(ValueError, match="did you mean bce-vs-ce/table-6"):
+    with pytest.raises(ValueError, match="did you mean bce-vs-ce/table-6 or "):
         find("bce-vs-ce/table6")
+    with pytest.raises(ValueError, match="no experiment 'xyz'; --list names all"):
+        find("xyz")
 
 
 def test_shortened_schedules_keep_their_shape():
@@ -124,24 +129,35 @@ def test_shortened_schedules_keep_their_shape():
 
 def test_the_estimate_follows_the_measured_rate():
     recipe = train_point({"data": "mnist", "model": "resnet18", "optimizer": "adamw", "loss": "ce"}).recipe
-    training = 100 * (60000 / 128) * 2.54e-3 / 60
+    training = 100 * (60000 / 128) * 2.44e-3 / 60
     assert training < estimate_minutes(recipe) < 1.5 * training
+    measured = find("bce-vs-ce/figure-2").grid()[-1].recipe  # BCE, AdamW: one run took 127.74 s, measured every epoch
+    assert estimate_minutes(measured) * 60 == pytest.approx(127.74, rel=0.03)
     assert estimate_minutes(adjust(recipe, model__name="resnet50")) > 2 * estimate_minutes(recipe)
+
+
+def finish(recipe):
+    """A finished run of a recipe."""
+    return RunRecord(Path(recipe.run_id), recipe.run_id, recipe.to_dict(), status="finished")
 
 
 def test_the_state_is_told(tmp_path):
     points = find("bce-vs-ce/table-6").grid()
     assert needs(points) == ("mnist",)
-    assert tell_state(points, [tmp_path], tmp_path) == "data missing (mnist)"
+    assert tell_state(points, [], tmp_path) == "data missing"
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)
-    assert tell_state(points, [tmp_path], tmp_path) == "not run"
+    assert tell_state(points, [], tmp_path) == "not run"
+    records = []
     for done, point in enumerate(points, 1):
-        folder = tmp_path / point.recipe.run_id
-        folder.mkdir()
-        (folder / "config.json").write_text("{}")
-        (folder / "summary.json").write_text('{"status": "finished"}')
-        expected = "done here" if done == len(points) else f"partly ({done} of {len(points)})"
-        assert tell_state(points, [tmp_path], tmp_path) == expected
+        records.append(finish(adjust(point.recipe, seed=done)))
+        expected = "done here" if done == len(points) else f"partly, {done} of {len(points)}"
+        assert tell_state(points, records, None) == expected
+    records[0] = finish(shorten(points[0].recipe, 10))
+    assert tell_state(points, records, None) == "partly, 12 of 12, 1 short"
+    assert tell_state(points, records[:1], None) == "partly, 1 of 12 short"
+    assert tell_state([], [], None) == "computed"
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    assert tell_state(find("bce-vs-ce/table-1").grid(), [], tmp_path) == "data missing (cifar100)"
 
 
 def representatives():

@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 MODULES = (
-    *("catalogue", "experiment", "publications", "rebalance", "runs", "sweep", "verdicts"),
+    *("catalogue", "experiment", "coverage", "publications", "rebalance", "runs", "sweep", "verdicts"),
     *("engines", "engines.job", "page", "records"),
 )
 

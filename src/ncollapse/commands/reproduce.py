@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +26,12 @@ class Args:
     """
 
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Ids such as bce-vs-ce/table-6, with filters of their own on request: bce-vs-ce/table-9:loss=bce:bias_init=0."""
+    """Ids such as bce-vs-ce/table-6, with filters of their own on request, which for their keys replace those of
+    --only: bce-vs-ce/table-9:loss=bce:bias_init=0,10."""
     list: bool = False
-    """Name every experiment, what it needs and how it stands, and stop."""
+    """Name every experiment (or those given), what it needs and how it stands, and stop."""
     only: tuple[str, ...] = ()
-    """Filters KEY=VALUE, such as model=resnet18 optimizer=adamw; commas are alternatives."""
+    """Filters KEY=VALUE, such as model=resnet18 optimizer=adamw; all must hold, commas are alternatives."""
     out: Path = Path("runs")
     """The folder of the runs."""
     data_root: Path | None = None
@@ -60,6 +64,15 @@ class Args:
     """Print one JSON object instead of text."""
 
 
+@dataclass(frozen=True)
+class Choice:
+    """An experiment, the points of it that were asked for, and those with the seeds and epochs they are run with."""
+
+    experiment: Experiment
+    asked: list[Point]
+    points: list[Point]
+
+
 def main(argv: list[str]) -> int:
     """Parse, run, print; 0 if every run asked for is finished, 1 if one failed or is still open."""
     args = tyro.cli(
@@ -72,26 +85,33 @@ def main(argv: list[str]) -> int:
         return show_list(args)
     if not args.experiments:
         raise ValueError("no experiment named; give ids such as bce-vs-ce/table-6, or --list")
-    from ncollapse.experiments.catalogue import find
-    from ncollapse.experiments.experiment import expand, parse_only
-
-    only = parse_only(args.only)
-    changes = (args.seeds, args.epochs, args.measure_every)
-    chosen = []
-    for word in args.experiments:
-        name, *own = word.split(":")
-        chosen.append((find(name), expand(find(name), only | parse_only(own), *changes)))
+    index = parse_index(args.index)
+    chosen = [choose(word, args) for word in args.experiments]
     if args.dry_run:
-        return show_plan(chosen, args)
-    records = run_all(chosen, args)
+        return show_plan(chosen, index, args)
+    records = run_all(chosen, index, args)
     return show_results(chosen, records, args)
 
 
-def run_all(chosen: list[tuple[Experiment, list[Point]]], args: Args) -> list[RunRecord]:
+def choose(word: str, args: Args) -> Choice:
+    """What ID:KEY=VALUE:... asks for: its own filters go before those of --only."""
+    from ncollapse.experiments.catalogue import find
+    from ncollapse.experiments.experiment import expand, parse_only
+
+    name, *own = word.split(":")
+    experiment, only = find(name), parse_only(args.only) | parse_only(own)
+    points = expand(experiment, only, args.seeds, args.epochs, args.measure_every)
+    if experiment.grid() and not points:
+        filters = " ".join(f"{key}={','.join(values)}" for key, values in only.items())
+        raise ValueError(f"--only {filters}: no run of {name} has all of these")
+    return Choice(experiment, expand(experiment, only), points)
+
+
+def run_all(chosen: list[Choice], index: tuple[int, int] | None, args: Args) -> list[RunRecord]:
     """Run what is not finished."""
     from ncollapse.experiments.sweep import sweep
 
-    recipes = [point.recipe for _, points in chosen for point in points]
+    recipes = [point.recipe for choice in chosen for point in choice.points]
     started = time.time()
     with Telling(recipes, quiet=args.json) as telling:
         records = sweep(
@@ -101,45 +121,59 @@ def run_all(chosen: list[tuple[Experiment, list[Point]]], args: Args) -> list[Ru
             jobs=args.jobs,
             device=args.device,
             data_root=args.data_root or os.environ.get("NCOLLAPSE_DATA"),
-            index=parse_index(args.index),
+            index=index,
             retry=args.retry,
             deterministic=args.deterministic,
             time_limit=args.time_limit,
             progress=telling,
         )
-    if any(experiment.protocol == "two-stage" for experiment, _ in chosen):
+    two_stage = {p.recipe.run_id for c in chosen if c.experiment.protocol == "two-stage" for p in c.points}
+    if two_stage:
         from ncollapse.experiments.rebalance import rebalance_all
 
-        rebalance_all(
-            records, args.data_root, args.device, None if args.time_limit is None else started + args.time_limit
-        )
+        deadline = None if args.time_limit is None else started + args.time_limit
+        rebalance_all([r for r in records if r.run_id in two_stage], args.data_root, args.device, deadline)
     return records
 
 
-def show_results(chosen: list[tuple[Experiment, list[Point]]], records: list[RunRecord], args: Args) -> int:
-    """Write the pages, print what came out, and say what is still open."""
+def show_results(chosen: list[Choice], records: list[RunRecord], args: Args) -> int:
+    """Write the pages, print what came out, and say what is still open.
+
+    A page covers all that was asked for, whichever share of it ran here: the last job of an array leaves it whole.
+    """
     from ncollapse.console import print_json
     from ncollapse.experiments import claims, page
+    from ncollapse.experiments.coverage import cover
     from ncollapse.experiments.records import collect
+    from ncollapse.experiments.runs import read_run
 
     results: list[dict[str, Any]] = []
-    for experiment, points in chosen:
-        lines = page_lines(experiment, points, records)
-        said = claims.check(experiment, points, records)
+    for experiment, asked, points in ((c.experiment, c.asked, c.points) for c in chosen):
+        folders = [args.out / point.recipe.run_id for point in points]
+        found = [read_run(folder) for folder in folders if folder.is_dir()]
+        lines, said = page_lines(experiment, asked, found), claims.check(experiment, asked, found)
         if experiment.protocol == "landscape":
             from ncollapse.experiments import landscapes
 
             pages = landscapes.write_landscape(args.out, experiment)
             verdict, detail = landscapes.conclude()
         else:
-            pages = page.write_page(args.out, experiment, lines, said)
-            verdict, detail = page.conclude(lines, said)
+            coverage = cover(experiment.grid(), found)
+            pages = page.write_page(args.out, experiment, lines, said, coverage)
+            verdict, detail = page.conclude(lines, said, coverage)
         results.append(
-            {"id": experiment.id, "verdict": verdict, "detail": detail, "page": str(pages[-1]), "lines": lines}
+            {
+                "id": experiment.id,
+                "verdict": verdict,
+                "detail": detail,
+                "page": str(pages[-1]),
+                "claims": said,
+                "lines": lines,
+            }
         )
         if not args.json:
-            print_lines(experiment, lines)
-            print(f"{experiment.id}: {verdict}" + (f" ({detail})" if detail else "") + f"; page at {pages[-1]}")
+            print_result(experiment, lines, said, f"{verdict}" + (f" ({detail})" if detail else ""))
+            print(f"page: {pages[-1]}")
     if args.records is not None:
         kept = collect(args.out, args.records)
         if not args.json:
@@ -163,22 +197,22 @@ def page_lines(experiment: Experiment, points: list[Point], records: list[RunRec
     return verdicts.compare(experiment, points, records)
 
 
-def print_lines(experiment: Experiment, lines: list[Any]) -> None:
-    """The table on the console, of what was run."""
-    from rich.table import Table
-
-    from ncollapse.console import console
+def print_result(experiment: Experiment, lines: list[Any], said: list[Any], verdict: str) -> None:
+    """The numbers of what was run, the claims and the verdict, as wide as the terminal."""
     from ncollapse.experiments import page
 
-    body = page.rows(lines, unrun=False)
-    if not body:
-        return
-    table = Table(title=f"{experiment.id}: {experiment.title}", title_justify="left")
-    for name in page.HEAD:
-        table.add_column(name)
-    for row in body:
-        table.add_row(*row)
-    console().print(table)
+    width = shutil.get_terminal_size().columns
+    print("\n" + fill(f"{experiment.id}: {experiment.title}", width))
+    for line in page.to_text(lines, width):
+        print(line)
+    for claim in said:
+        print(fill(f"- {page.mark(claim)}: {claim.text}" + (f" ({claim.detail})" if claim.detail else ""), width))
+    print(fill(f"{experiment.id}: {verdict}", width))
+
+
+def fill(text: str, width: int) -> str:
+    """A sentence over as many lines as it takes; ids and paths stay whole."""
+    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def print_states(records: list[RunRecord]) -> None:
@@ -196,63 +230,80 @@ def print_states(records: list[RunRecord]) -> None:
 def show_list(args: Args) -> int:
     """Every id with its runs, its data, its estimated GPU minutes and its state."""
     from ncollapse.console import print_json
-    from ncollapse.experiments.catalogue import CATALOGUE, estimate_minutes, needs, tell_state
+    from ncollapse.experiments.catalogue import CATALOGUE, PACKED, estimate_minutes, find, needs, tell_state
+    from ncollapse.experiments.records import find_records
 
-    folders = [folder for folder in (args.out, Path("results", "runs")) if folder.is_dir()]
-    rows = []
-    for experiment in CATALOGUE.values():
+    records = find_records(args.out)
+    rows: list[dict[str, Any]] = []
+    for experiment in [find(word.partition(":")[0]) for word in args.experiments] or CATALOGUE.values():
         points = experiment.grid()
         minutes = sum(estimate_minutes(point.recipe) for point in points)
-        state = tell_state(points, folders, args.data_root)
         rows.append(
             {
                 "id": experiment.id,
                 "title": experiment.title,
                 "runs": len(points),
-                "data": list(needs(points)),
+                "data": needs(points),
                 "gpu_minutes": round(minutes, 1),
-                "state": state,
+                "state": tell_state(points, records, args.data_root),
             }
         )
     if args.json:
         print_json({"experiments": rows})
         return 0
-    width = max(len(str(row["id"])) for row in rows)
-    print(f"{'id':<{width}}  {'runs':>4}  {'GPU min':>8}  {'data':<14}  state; what")
-    for row in rows:
-        data = ",".join(row["data"]) or "none"  # type: ignore[arg-type]
-        head = f"{row['id']:<{width}}  {row['runs']:>4}  {row['gpu_minutes']:>8.0f}  {data:<14}"
-        print(f"{head}  {row['state']}; {row['title']}")
-    print(
-        "GPU minutes: one run at a time on one H200, estimated from the measured step of ResNet18 and operation counts"
+    id_width = max(len(row["id"]) for row in rows)
+    data = [",".join(row["data"]) or "none" for row in rows]
+    data_width = max(map(len, data))
+    lines = [f"{'id':<{id_width}} runs GPU min  {'data':<{data_width}} state"]
+    lines += [
+        f"{row['id']:<{id_width}} {row['runs']:>4} {row['gpu_minutes']:>7.0f}  {name:<{data_width}} {row['state']}"
+        for row, name in zip(rows, data)
+    ]
+    titles = ["what", *(row["title"] for row in rows)]
+    widest = max(map(len, lines))
+    wide = not sys.stdout.isatty() or shutil.get_terminal_size().columns >= widest + 2 + max(map(len, titles))
+    for line, title in zip(lines, titles):
+        print(f"{line:<{widest}}  {title}" if wide else line)
+    note = (
+        "GPU min: minutes on one H200, one run at a time, estimated from the measured step of ResNet18 and operation"
+        f" counts; four small runs at a time (--engine packed) take {PACKED:g} of it. short: trained for fewer epochs"
+        " than asked for."
     )
+    print(fill(note, shutil.get_terminal_size().columns))
     return 0
 
 
-def show_plan(chosen: list[tuple[Experiment, list[Point]]], args: Args) -> int:
-    """The runs an experiment expands to, and how each stands."""
+def show_plan(chosen: list[Choice], index: tuple[int, int] | None, args: Args) -> int:
+    """The runs the experiments expand to, each once, and how each stands."""
     from ncollapse.console import print_json
     from ncollapse.experiments.catalogue import estimate_minutes
-    from ncollapse.experiments.sweep import tell_standing
+    from ncollapse.experiments.coverage import count
+    from ncollapse.experiments.sweep import take_share, tell_standing
 
+    plan = {
+        point.recipe.run_id: (choice.experiment.id, point)
+        for choice in reversed(chosen)
+        for point in choice.points[::-1]
+    }
     rows = [
         {
-            "id": experiment.id,
-            "run": point.recipe.run_id,
+            "id": name,
+            "run": run_id,
             **point.keys,
             "gpu_minutes": round(estimate_minutes(point.recipe), 2),
-            "state": tell_standing(args.out / point.recipe.run_id),
+            "state": tell_standing(args.out / run_id),
         }
-        for experiment, points in chosen
-        for point in points
+        for run_id, (name, point) in take_share(list(plan.items())[::-1], index)
     ]
     if args.json:
         print_json({"runs": rows})
     else:
         for row in rows:
-            print("  ".join(str(value) for value in row.values()))
-        total = sum(float(str(row["gpu_minutes"])) for row in rows)
-        print(f"{len(rows)} runs, about {total:.1f} GPU minutes one at a time")
+            words = [str(v) if isinstance(v, str) else f"{k}={v}" for k, v in row.items() if k != "gpu_minutes"]
+            print("  ".join(words[1:]))
+        total = sum(float(str(row["gpu_minutes"])) for row in rows if row["state"] != "finished")
+        ready = sum(row["state"] == "finished" for row in rows)
+        print(f"{count(len(rows), 'run')}, {ready} finished; about {total:.1f} GPU minutes to go, one at a time")
     return 0
 
 
@@ -285,8 +336,6 @@ class Telling:
     def __call__(self, event: dict[str, Any]) -> None:
         if self.quiet:
             return
-        import sys
-
         run_id = str(event.get("run_id"))
         text = ""
         if "status" in event:

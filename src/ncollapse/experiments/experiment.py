@@ -123,7 +123,8 @@ def parse_only(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
         key, sign, values = word.partition("=")
         if not sign or not key or not values:
             raise ValueError(f"--only {word}: must be KEY=VALUE, such as model=resnet18")
-        only[key.replace("-", "_")] = only.get(key, ()) + tuple(values.split(","))
+        key = key.replace("-", "_")
+        only[key] = only.get(key, ()) + tuple(values.split(","))
     return only
 
 

@@ -1,4 +1,4 @@
-"""The page of an experiment: published, ours and predicted side by side, as Markdown and as HTML."""
+"""The page of an experiment: published, ours and predicted side by side, as Markdown, as HTML and as plain text."""
 
 from __future__ import annotations
 
@@ -8,10 +8,37 @@ from pathlib import Path
 
 from ncollapse.experiments import publications
 from ncollapse.experiments.claims import Claim
+from ncollapse.experiments.coverage import Coverage, count
 from ncollapse.experiments.experiment import Experiment
 from ncollapse.experiments.verdicts import Line, sum_up
 
 HEAD = ("where", "number", "published", "ours", "seeds", "epochs", "predicted", "off by", "verdict")
+RANKS = ("reproduced", "reproduced in direction", "not reproduced")
+NAMES = {
+    "train.weight_energy": "rho",
+    "train.positive_score": "s_pos",
+    "train.negative_score": "s_neg",
+    "train.bias": "b",
+    "alpha": "alpha(b)",
+    "train.accuracy": "A train",
+    "train.uniform_accuracy": "A_Uni train",
+    "test.accuracy": "A test",
+    "test.uniform_accuracy": "A_Uni test",
+    "test.positive_score": "s_pos test",
+    "test.negative_score": "s_neg test",
+    "test.compactness": "E_com test",
+    "test.distinctiveness": "E_dis test",
+    "train.nc1": "NC1",
+    "train.mean_orthogonality": "orthogonality",
+    "certificate.relative_gap": "relative gap",
+}
+WORDS = {"reproduced": "yes", "reproduced in direction": "order", "not reproduced": "no", "no bar": "-", "not run": ""}
+LEGEND = {
+    "yes": "reproduced, within the bar of docs/reproduction.md",
+    "order": "not within the bar, but CE and BCE are ordered as published",
+    "no": "not reproduced",
+    "-": "no bar: nothing to judge by, or still drifting in the paper's own run",
+}
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{border-bottom:1px solid #ddd;padding:.2rem .7rem;
 text-align:left}@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}td,th{border-color:#444}}"""
@@ -31,15 +58,21 @@ def rows(lines: Sequence[Line], unrun: bool = True) -> list[tuple[str, ...]]:
 
 
 def to_markdown(
-    experiment: Experiment, lines: Sequence[Line], claims: Sequence[Claim] = (), *, unrun: bool = True, level: int = 1
+    experiment: Experiment,
+    lines: Sequence[Line],
+    claims: Sequence[Claim] = (),
+    coverage: Coverage | None = None,
+    *,
+    unrun: bool = True,
+    level: int = 1,
 ) -> str:
     """The page as Markdown."""
     caption, notes = describe(experiment)
-    verdict, detail = conclude(lines, claims)
+    verdict, detail = conclude(lines, claims, coverage)
     parts = [f"{'#' * level} {experiment.id}: {experiment.title}", "", caption, ""]
     parts += [f"Verdict: **{verdict}**" + (f" ({detail})." if detail else "."), ""]
     parts += [f"- {note}" for note in notes] + ([""] if notes else [])
-    parts += [f"- {_mark(claim)} {claim.text}: {claim.detail}" for claim in claims] + ([""] if claims else [])
+    parts += [f"- {mark(claim)}: {claim.text}{_why(claim)}" for claim in claims] + ([""] if claims else [])
     body = rows(lines, unrun)
     if body:
         parts += ["| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD)]
@@ -48,12 +81,14 @@ def to_markdown(
     return "\n".join(parts)
 
 
-def to_html(experiment: Experiment, lines: Sequence[Line], claims: Sequence[Claim] = ()) -> str:
+def to_html(
+    experiment: Experiment, lines: Sequence[Line], claims: Sequence[Claim] = (), coverage: Coverage | None = None
+) -> str:
     """The page as one HTML file that needs nothing else."""
     caption, notes = describe(experiment)
-    verdict, detail = conclude(lines, claims)
+    verdict, detail = conclude(lines, claims, coverage)
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    items += "".join(f"<li>{_mark(c)} {escape(c.text)}: {escape(c.detail)}</li>" for c in claims)
+    items += "".join(f"<li>{mark(c)}: {escape(c.text + _why(c))}</li>" for c in claims)
     head = "".join(f"<th>{name}</th>" for name in HEAD)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(lines))
     table = f"<table><tr>{head}</tr>{body}</table>" if body else ""
@@ -65,28 +100,86 @@ def to_html(experiment: Experiment, lines: Sequence[Line], claims: Sequence[Clai
     )
 
 
+def to_text(lines: Sequence[Line], width: int = 80) -> list[str]:
+    """What was run as lines of plain text: a heading for each run, its numbers below it; none where nothing was run.
+
+    Columns are as wide as their content and closer together where the terminal is narrow; nothing is cut.
+    """
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for line in lines:
+        if line.values:
+            _, label, published, ours, _, epochs, predicted, deviation, _ = _cells(line)
+            heading = f"{_name(line)}: {count(len(line.values), 'seed')}, {epochs} epochs"
+            cells = (NAMES.get(line.field, label), published, ours, predicted, deviation.replace("points", "pt"))
+            groups.setdefault(heading, []).append((*cells, WORDS[line.verdict]))
+    if not groups:
+        return []
+    head = ("", "published", "ours", "predicted", "off by", "same")
+    table = [head, *(row for body in groups.values() for row in body)]
+    shown = [place for place in range(len(head)) if any(row[place] for row in table[1:])]
+    if not any(line.published for line in lines):
+        shown.remove(5)
+    wide = {place: max(len(row[place]) for row in table) for place in shown}
+    gap = "  " if sum(wide.values()) + 2 * len(shown) <= width else " "
+
+    def lay_out(row: tuple[str, ...]) -> str:
+        cells = (row[p].rjust(wide[p]) if p in (3, 4) else row[p].ljust(wide[p]) for p in shown)
+        return ("  " + gap.join(cells)).rstrip()
+
+    text = [lay_out(head)]
+    for heading, body in groups.items():
+        text += [heading, *map(lay_out, body)]
+    said = {row[-1] for row in table[1:]} if 5 in shown else set()
+    return [*text, *(f"{word}: {meaning}" for word, meaning in LEGEND.items() if word in said)]
+
+
 def write_page(
-    folder: Path, experiment: Experiment, lines: Sequence[Line], claims: Sequence[Claim] = ()
+    folder: Path,
+    experiment: Experiment,
+    lines: Sequence[Line],
+    claims: Sequence[Claim] = (),
+    coverage: Coverage | None = None,
 ) -> tuple[Path, Path]:
     """Write both forms into a folder; returns their paths."""
     stem = experiment.id.replace("/", "-")
     markdown, html = folder / f"{stem}.md", folder / f"{stem}.html"
-    markdown.write_text(to_markdown(experiment, lines, claims), encoding="utf-8")
-    html.write_text(to_html(experiment, lines, claims), encoding="utf-8")
+    markdown.write_text(to_markdown(experiment, lines, claims, coverage), encoding="utf-8")
+    html.write_text(to_html(experiment, lines, claims, coverage), encoding="utf-8")
     return markdown, html
 
 
-def conclude(lines: Sequence[Line], claims: Sequence[Claim]) -> tuple[str, str]:
-    """The verdict of numbers and claims together: the worse of the two decides."""
-    verdict, detail = sum_up(lines)
+def conclude(lines: Sequence[Line], claims: Sequence[Claim], coverage: Coverage | None = None) -> tuple[str, str]:
+    """The verdict of numbers and claims together, and that in numbers: the worse of the two decides.
+
+    Where there are claims alone, every one of them must have been checked: with one still open, such as one that
+    compares two losses of which one was run, the verdict is "partly run". `coverage` adds how much was run.
+    """
+    of_numbers, detail = sum_up(lines)
+    of_claims, said = sum_up_claims(claims)
+    decided = [verdict for verdict in (of_numbers, of_claims) if verdict in RANKS]
+    verdict = max(decided, key=RANKS.index) if decided else of_claims if claims else of_numbers
+    parts = [part for part in (said, detail) if part]
+    if coverage is None:
+        return verdict, "; ".join(parts)
+    if verdict == "not run" and coverage.run:
+        verdict = "partly run" if claims else "no bar"
+    return coverage.qualify(verdict), "; ".join([coverage.detail, *parts] if coverage.run else parts)
+
+
+def sum_up_claims(claims: Sequence[Claim]) -> tuple[str, str]:
+    """The verdict of the claims alone, and that in numbers."""
     checked = [claim.holds for claim in claims if claim.holds is not None]
     if not checked:
-        return verdict, detail
-    said = f"{sum(checked)} of {len(checked)} claims hold"
-    of_claims = "reproduced" if all(checked) else "reproduced in direction" if 2 * sum(checked) > len(checked) else ""
-    ranks = ["reproduced", "reproduced in direction", "not reproduced"]
-    worse = max((v for v in (verdict, of_claims or "not reproduced") if v in ranks), key=ranks.index)
-    return worse, f"{said}; {detail}" if detail else said
+        return "not run", ""
+    held, unknown = sum(checked), len(claims) - len(checked)
+    if all(checked):
+        verdict = "partly run" if unknown else "reproduced"
+    else:
+        verdict = "reproduced in direction" if 2 * held > len(checked) else "not reproduced"
+    detail = f"{held} of {len(claims)} claims {'holds' if held == 1 else 'hold'}"
+    if len(claims) == 1:
+        detail = "the claim holds" if held else "the claim does not hold"
+    return verdict, detail + (f", {unknown} not run" if unknown else "")
 
 
 def _cells(line: Line) -> tuple[str, ...]:
@@ -94,19 +187,37 @@ def _cells(line: Line) -> tuple[str, ...]:
     digits = _digits(line)
     spread = f" ± {_number(line.spread, digits, percent)}" if line.spread is not None else ""
     ours = "" if line.ours is None else _number(line.ours, digits, percent) + spread
-    deviation = "" if line.deviation is None else f"{100 * line.deviation:+.2f} %"
-    if percent and line.ours is not None and line.published is not None:
-        deviation = f"{100 * (line.ours - line.published.value):+.2f} points"
+    deviation = _deviate(line, digits)
     return (
         line.row,
         line.column,
         line.published.printed if line.published else "",
         ours,
         str(len(line.values)) if line.values else "",
-        "/".join(map(str, line.epochs)),
+        line.epoch_words,
         "" if line.predicted is None else _number(line.predicted, digits, percent),
         deviation,
         line.verdict,
+    )
+
+
+def _deviate(line: Line, digits: int) -> str:
+    """Off by: points of a percentage, percent of a number, or just the difference where the number is lost in its ±."""
+    if line.ours is None or line.published is None:
+        return ""
+    difference = line.ours - line.published.value
+    if line.published.percent:
+        return f"{100 * difference:+.2f} points"
+    if line.deviation is None or abs(line.published.value) < float(line.published.std or 0):
+        return f"{difference:+.{digits}f}"
+    return f"{100 * line.deviation:+.2f} %"
+
+
+def _name(line: Line) -> str:
+    """The run of a line: names as they are, numbers with what they are of."""
+    keys = ((key, value) for key, value in line.keys.items() if key != "seed")
+    return ", ".join(
+        value if isinstance(value, str) and key != "bias_init" else f"{key} {value}" for key, value in keys
     )
 
 
@@ -120,5 +231,10 @@ def _number(value: float, digits: int, percent: bool) -> str:
     return f"{100 * value if percent else value:.{digits}f}"
 
 
-def _mark(claim: Claim) -> str:
+def mark(claim: Claim) -> str:
+    """How a claim stands, in words."""
     return "not run" if claim.holds is None else "holds" if claim.holds else "does not hold"
+
+
+def _why(claim: Claim) -> str:
+    return f" ({claim.detail})" if claim.detail else ""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ncollapse.experiments.engines.job import write_json
 from ncollapse.experiments.experiment import Experiment, Point
 from ncollapse.experiments.runs import RunRecord, read_object
-from ncollapse.experiments.verdicts import Line, compare, judge
+from ncollapse.experiments.verdicts import Line, compare, judge, match
 
 if TYPE_CHECKING:
     import torch
@@ -120,21 +120,26 @@ def score(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> flo
 
 
 def second_stage_lines(experiment: Experiment, points: Sequence[Point], records: Iterable[RunRecord]) -> list[Line]:
-    """One line a published cell: of the decays of the first stage, the one that validates best after the second."""
-    finished = {record.run_id: record for record in records if record.status == "finished"}
+    """One line a published cell: of the decays of the first stage, for each seed the one that validates best."""
+    matched = match(points, records)
     lines: list[Line] = []
     for line in compare(experiment, points, ()):
         if line.published is None or any(other.published == line.published for other in lines):
             continue
-        tried = [p for p in points if all(p.keys.get(k) == v for k, v in line.published.where.items())]
-        results = [
-            read_object(finished[p.recipe.run_id].path / "rebalanced.json", [])
-            for p in tried
-            if p.recipe.run_id in finished
+        tried = [
+            record
+            for point, found in matched
+            if all(point.keys.get(k) == v for k, v in line.published.where.items())
+            for record in found
         ]
-        done = [result["after"] for result in results if result]
-        if done:
-            best = max(done, key=lambda after: after.get("validation", 0.0))
-            line = replace(line, values=(best["test"],), epochs=(tried[0].recipe.optim.epochs,))
+        best: dict[int | None, dict[str, float]] = {}
+        for record in tried:
+            after = (read_object(record.path / "rebalanced.json", []) or {}).get("after")
+            if after and after.get("validation", 0.0) > best.get(record.seed, {}).get("validation", -1.0):
+                best[record.seed] = after
+        if best:
+            lengths = {int(record.get("optim.epochs", 0)) for record in tried}
+            values = tuple(after["test"] for after in best.values())
+            line = replace(line, values=values, epochs=tuple(sorted(lengths)))
         lines.append(line)
     return [judge(line, lines) for line in lines]

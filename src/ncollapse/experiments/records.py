@@ -59,6 +59,18 @@ def collect(source: str | Path, target: str | Path) -> list[str]:
     return [record.run_id for record in runs]
 
 
+def find_records(*folders: Path) -> list[RunRecord]:
+    """The runs under the folders that exist, and the records kept beside the source (results/runs), each once."""
+    beside = Path(__file__).parents[3] / "results" / "runs"  # not part of an installed package
+    found: dict[str, RunRecord] = {}
+    for folder in (*folders, Path("results", "runs"), beside):
+        for record in read_runs(folder) if folder.is_dir() else ():
+            known = found.get(record.run_id)
+            if known is None or known.status != "finished":
+                found[record.run_id] = record
+    return list(found.values())
+
+
 def unpack(archive: str | Path, target: str | Path) -> None:
     """Unpack an archive of records into a folder."""
     with tarfile.open(archive, "r:gz") as file:

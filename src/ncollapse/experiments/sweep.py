@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ncollapse.experiments.engines import Job, get
 from ncollapse.experiments.runs import RunRecord, read_run
 
 if TYPE_CHECKING:
     from ncollapse.train import Recipe
+
+T = TypeVar("T")
 
 
 def sweep(
@@ -42,7 +44,7 @@ def sweep(
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs={jobs}: at least one run at a time is needed")
     emit = progress or (lambda event: None)
-    chosen = list({recipe.run_id: recipe for recipe in take_share(recipes, index)}.values())
+    chosen = take_share(list({recipe.run_id: recipe for recipe in recipes}.values()), index)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     deadline = None if time_limit is None else time.time() + time_limit
@@ -61,7 +63,7 @@ def sweep(
     return [_read_back(folder, recipe) for recipe in chosen]
 
 
-def take_share(recipes: Sequence[Recipe], index: tuple[int, int] | None) -> Sequence[Recipe]:
+def take_share(recipes: Sequence[T], index: tuple[int, int] | None) -> Sequence[T]:
     """The i-th of n shares of a list, dealt round-robin; all of it without an index.
 
     >>> take_share("abcdefg", (1, 3))

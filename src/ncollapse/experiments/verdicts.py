@@ -32,7 +32,10 @@ CLASSES = {"cifar100": 100, "mini-imagenet": 100, "imagenet": 1000}
 
 @dataclass(frozen=True)
 class Line:
-    """One number of an experiment: what was published, what our runs gave (one value a seed), what theory predicts."""
+    """One number of an experiment: what was published, what our runs gave (one value a seed), what theory predicts.
+
+    `epochs` is how long our runs were, `asked` how long the experiment asks for.
+    """
 
     row: str
     column: str
@@ -43,12 +46,19 @@ class Line:
     spread: float | None = None
     predicted: float | None = None
     epochs: tuple[int, ...] = ()
+    asked: int | None = None
     verdict: Verdict = "not run"
 
     @property
     def ours(self) -> float | None:
         """The mean over seeds."""
         return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def epoch_words(self) -> str:
+        """How long our runs were, and how long the experiment asks for where that is longer: "20 of 100"."""
+        said = "/".join(map(str, self.epochs))
+        return f"{said} of {self.asked}" if self.asked and self.epochs and min(self.epochs) < self.asked else said
 
     @property
     def deviation(self) -> float | None:
@@ -63,10 +73,12 @@ def compare(experiment: Experiment, points: Sequence[Point], records: Iterable[R
     known = publications.load(experiment.paper) if experiment.paper in publications.PAPERS else {}
     publication = known.get(experiment.item, Publication("", (), ()))
     lines: list[Line] = []
+    fixed = {"seed", *_find_constants(points)} if points else set()
     for point, found in match(points, records):
+        row = ", ".join(f"{key} {value}" for key, value in point.keys.items() if key not in fixed)
         for field in experiment.finals:
             cell = next((c for c in publication.cells if c.field == field and _speaks_of(c, point.keys)), None)
-            lines.append(_make_line(field, point, cell, found))
+            lines.append(_make_line(field, point, cell, found, row))
     lines = [line for line in lines if line.published or line.values or not publication.cells]
     return [judge(line, lines) for line in lines]
 
@@ -160,8 +172,10 @@ def sum_up(lines: Sequence[Line]) -> tuple[Verdict, str]:
         ran = any(line.values for line in lines)
         return ("no bar" if ran else "not run"), f"{waiting} numbers not run" if waiting else ""
     exact, direction = counted.count("reproduced"), counted.count("reproduced in direction")
-    detail = f"{exact} of {len(counted)} numbers reproduced"
+    unjudged = sum(line.verdict == "no bar" and line.published is not None for line in lines)
+    detail = f"{exact} of {len(counted)} number{'' if len(counted) == 1 else 's'} reproduced"
     detail += f", {direction} in direction" if direction else ""
+    detail += f", {unjudged} without a bar" if unjudged else ""
     detail += f", {waiting} not run" if waiting else ""
     if exact >= 0.9 * len(counted):
         return "reproduced", detail
@@ -188,14 +202,20 @@ def predict_field(point: Point, field: str) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _make_line(field: str, point: Point, cell: Cell | None, found: Sequence[RunRecord]) -> Line:
+def _find_constants(points: Sequence[Point]) -> set[str]:
+    """The keys that have one value at all points, unless that is true of all keys."""
+    keys = points[0].keys
+    fixed = {key for key, value in keys.items() if all(key in p.keys and p.keys[key] == value for p in points)}
+    return fixed if any(set(point.keys) - fixed - {"seed"} for point in points) else set()
+
+
+def _make_line(field: str, point: Point, cell: Cell | None, found: Sequence[RunRecord], row: str) -> Line:
     pairs = [(read_value(record, field), record) for record in found]
     pairs = [(value, record) for value, record in pairs if math.isfinite(value)]
     spreads = [record.final(f"{field}.std") for _, record in pairs]
     spreads = [spread for spread in spreads if math.isfinite(spread)]
-    row = cell.row if cell else ", ".join(f"{key} {value}" for key, value in point.keys.items() if key != "seed")
     return Line(
-        row=row,
+        row=cell.row if cell else row,
         column=cell.column if cell else field,
         field=field,
         keys=point.keys,
@@ -204,6 +224,7 @@ def _make_line(field: str, point: Point, cell: Cell | None, found: Sequence[RunR
         spread=statistics.fmean(spreads) if spreads else None,
         predicted=predict_field(point, field),
         epochs=tuple(sorted({_length(record) for _, record in pairs})),
+        asked=point.recipe.optim.epochs,
     )
 
 
