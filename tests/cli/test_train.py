@@ -5,6 +5,8 @@ import json
 import pytest
 
 from ncollapse.cli import main
+from ncollapse.commands.train import parse
+from ncollapse.experiments.runs import read_runs
 from ncollapse.train import recipes
 
 
@@ -54,17 +56,61 @@ def test_recipe_files(tmp_path, capsys):
         (["digitss", "--out", "x"], ("digitss", "bce-vs-ce/setting-1")),
         (["nowhere.toml", "--out", "x"], ("nowhere.toml",)),
         (["digits", "--out", "x", "--device", "tpu9"], ("tpu9",)),
+        (["digits", "--out", "x", "--optim.lr", "-1"], ("optim.lr", "-1.0", "> 0")),
+        (["digits", "--out", "x", "--loss.name", "cee"], ("loss.name", "cee", "bce")),
+        (["digits", "--out", "x", "--loss.gamma", "2"], ("gamma", "bce")),
+        (["digits", "--out", "x", "--data.name", "cifar11"], ("data.name", "cifar11", "cifar10")),
+        (["digits", "--out", "x", "--augment.mixup", "-1"], ("augment.mixup", "-1")),
+        (["digits", "--out", "x", "--select", "best-validation"], ("data.validation", "best-validation")),
+        (["digits", "--out", "x", "--data.name", "mnist", "--device", "cpu"], ("NCOLLAPSE_DATA", "--data-root")),
         (["bce-vs-ce/setting-1", "--out", "x", "--device", "cpu", "--data-root", "/no/such/root"], ("/no/such/root",)),
         (["digits", "--out", "x", "--model.name", "resnet19", "--device", "cpu"], ("resnet19", "resnet18")),
         ([], ("usage", "digits")),
     ],
 )
-def test_bad_input_is_two_lines_at_most_and_exit_2(arguments, words, capsys, tmp_path, monkeypatch):
+def test_bad_input_is_one_line_and_exit_2(arguments, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NCOLLAPSE_DATA", raising=False)
     assert main(["train", *arguments]) == 2
     error = capsys.readouterr().err
     assert all(word in error for word in words)
     assert "Traceback" not in error
+    assert error.count("\n") == 1 or not arguments
+
+
+@pytest.mark.parametrize(
+    "form", [["--data.name", "mnist", "--loss.name", "ce"], ["--data.name=mnist", "--loss.name=ce"]]
+)
+def test_a_choice_brings_its_companions_and_options_win(form):
+    _, recipe = parse(["bce-vs-ce/setting-4", *form, "--optim.epochs", "3", "--out", "x"])
+    assert recipe == recipes.get("bce-vs-ce/setting-4", loss="ce", data="mnist").override(optim__epochs=3)
+    assert (recipe.data.image_size, recipe.data.channels, recipe.model.bias_init) == (32, 3, 0.0)
+    _, recipe = parse(
+        ["bce-vs-ce/setting-4", *form, "--model.bias-init", "theory", "--data.image-size", "28", "--out", "x"]
+    )
+    assert (recipe.data.image_size, recipe.model.bias_init) == (28, "theory")
+    _, recipe = parse(
+        ["imbalanced-relu/mlp-1024", "--loss.name", "bce", "--data.per-class-counts", "1", "2", "--out", "x"]
+    )
+    assert (recipe.loss.name, recipe.data.per_class_counts) == ("bce", (1, 2))
+
+
+def test_interrupted_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ncollapse.commands.train.run", interrupt)
+    assert main(["train", "digits", "--out", str(tmp_path)]) == 130
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_tracker_writes_beside_the_run(tmp_path, capsys):
+    pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
+    options = ["--optim.epochs", "1", "--device", "cpu", "--tracker", "tensorboard", "--json", "--out", str(tmp_path)]
+    assert main(["train", "digits", *options]) == 0
+    run_id = json.loads(capsys.readouterr().out)["run_id"]
+    assert list((tmp_path / "tensorboard" / run_id).glob("events*"))
+    assert [record.run_id for record in read_runs(tmp_path)] == [run_id]
 
 
 def test_a_run_that_failed_before_training_may_start_again(tmp_path, capsys):
@@ -74,7 +120,7 @@ def test_a_run_that_failed_before_training_may_start_again(tmp_path, capsys):
     assert "mine.npz" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [["--optim.lr", "-1"], ["--optim.lrr", "1"], ["--select", "worst"], []])
+@pytest.mark.parametrize("options", [["--optim.lr", "fast"], ["--optim.lrr", "1"], ["--select", "worst"], []])
 def test_usage_errors_are_the_parsers(options, capsys, tmp_path):
     out = [] if not options else ["--out", str(tmp_path)]
     with pytest.raises(SystemExit) as caught:

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from ncollapse.models import create
 from ncollapse.train import Diverged, Recipe, recipes, run
 from ncollapse.train.distributed import World
 from ncollapse.train.feed import load_splits
-from ncollapse.train.loop import prepare
+from ncollapse.train.loop import measure_split, prepare
 from ncollapse.train.record import RunFolder
 from ncollapse.train.schedule import rate_at
 
@@ -41,8 +43,9 @@ def test_run_folder(short):
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "config.json", "env.json", "history.jsonl", "summary.json", "snapshot.safetensors", "final.safetensors",
-        "best.safetensors", "lock",
+        "best.safetensors", "checkpoint", "lock",
     }  # fmt: skip
+    assert not list((folder / "checkpoint").iterdir())
     assert Recipe.from_json((folder / "config.json").read_text()) == SHORT
     env = json.loads((folder / "env.json").read_text())
     assert env["versions"]["torch"] == torch.__version__
@@ -183,9 +186,53 @@ def test_resume_after_a_damaged_checkpoint(tmp_path, caplog, short):
     folder = tmp_path / SHORT.run_id
     newest = max((folder / "checkpoint").glob("0*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-10])
+    part = folder / "checkpoint" / ".000003-0.safetensors.part"
+    part.write_bytes(b"cut by a kill")
     run(SHORT, tmp_path, device="cpu")
-    assert "damaged" in caplog.text
-    assert (folder / "final.safetensors").read_bytes() == (short[1] / "final.safetensors").read_bytes()
+    assert "going back to the one before" in caplog.text
+    assert not part.exists()
+    for name in ("final", "best"):
+        assert (folder / f"{name}.safetensors").read_bytes() == (short[1] / f"{name}.safetensors").read_bytes()
+
+
+def test_best_weights_come_from_the_checkpoint(tmp_path, monkeypatch):
+    recipe = SHORT.override(select="best-test")
+
+    def flatter(features, labels, head, problem, **options):  # the first epoch is the best by far
+        found = measure_split(features, labels, head, problem, **options)
+        fading = 1.0 if not (tmp_path / recipe.run_id / "history.jsonl").exists() else found.accuracy / 2
+        return replace(found, accuracy=fading)
+
+    def stop(event):
+        if event["epoch"] == 2 and "nc1" in event:
+            raise TimeoutError
+
+    monkeypatch.setattr("ncollapse.train.loop.measure_split", flatter)
+    with pytest.raises(TimeoutError):
+        run(recipe, tmp_path, device="cpu", progress=stop)
+    folder = tmp_path / recipe.run_id
+    assert all(re.fullmatch(r"\d{6}-[0-9a-f]{16}\.safetensors", path.name) for path in folder.glob("checkpoint/*"))
+    first = next(folder.glob("checkpoint/000001-*"))
+    weights = {name[6:]: tensor for name, tensor in load_file(first).items() if name.startswith("model.")}
+    assert run(recipe, tmp_path, device="cpu")["selected_epoch"] == 1
+    best = load_file(folder / "best.safetensors")
+    assert set(best) == set(weights)
+    assert all(torch.equal(best[name], weights[name]) for name in best)
+
+
+def test_all_checkpoints_damaged_starts_again(tmp_path, caplog, short):
+    def stop(event):
+        if event["epoch"] == 2:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        run(SHORT, tmp_path, device="cpu", progress=stop)
+    folder = tmp_path / SHORT.run_id
+    for path in (folder / "checkpoint").iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    run(SHORT, tmp_path, device="cpu")
+    assert "starting from the beginning" in caplog.text
+    assert without_time(history_of(folder)) == without_time(history_of(short[1]))
 
 
 def test_bad_device_and_options(tmp_path):

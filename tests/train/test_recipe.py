@@ -39,7 +39,11 @@ def test_run_id_is_of_the_configuration_alone():
         ({"optim": {"lr": "fast"}}, ("optim.lr", "'fast'", "float")),
         ({"optim": {"epochs": 2.5}}, ("optim.epochs", "2.5", "int")),
         ({"optim": {"name": "sgdd"}}, ("optim.name", "sgdd")),
-        ({"loss": {"name": "cee"}}, ("loss", "cee", "bce")),
+        ({"loss": {"name": "cee"}}, ("loss.name", "cee", "bce")),
+        ({"data": {"name": "cifar11"}}, ("data.name", "cifar11", "cifar10", "npz:PATH")),
+        ({"data": {"name": "npz:"}}, ("data.name", "npz:PATH")),
+        ({"data": {"image_size": 0}}, ("data.image_size", "0")),
+        ({"model": {"name": "resnet19"}}, ("model.name", "resnet19", "resnet18", "timm:NAME")),
         ({"loss": {"name": "ce", "gamma": 3.0}}, ("loss", "gamma")),
         ({"model": {"bias_init": "prior"}}, ("model.bias_init", "prior", "theory")),
         ({"data": {"long_tail": 10.0, "samples_per_class": 3}}, ("data.samples_per_class", "data.long_tail")),
@@ -73,6 +77,17 @@ def test_files(tmp_path):
 def test_unknown_recipe_lists_the_known():
     with pytest.raises(ValueError, match="digits"):
         recipes.get("digitss")
+
+
+def test_a_choice_brings_what_goes_with_it():
+    setting = recipes.choose("bce-vs-ce/setting-4", loss="ce", data="mnist", model="resnet50")
+    assert setting == recipes.get("bce-vs-ce/setting-4", loss="ce", data="mnist", model="resnet50")
+    assert (setting.data.image_size, setting.data.channels, setting.model.bias_init) == (32, 3, 0.0)
+    assert recipes.choose("bce-vs-ce/setting-4", data="cifar100").augment.rotation == 15
+    assert recipes.choose("bce-vs-ce/imagenet", loss="ce").model.bias_init == 0
+    mse = recipes.choose("all-losses", loss="mse", data="mini-imagenet", model="resnet50")
+    assert (mse.loss.kappa, mse.loss.beta, mse.model.name, mse.data.image_size) == (1, 15, "wide-resnet18-2", 84)
+    assert recipes.choose("mse-landscape/sgd", loss="ce", data="mnist") == recipes.get("mse-landscape/sgd")
 
 
 def test_settings_of_table_5():

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, is_dataclass, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 
 import tyro
 
 from ncollapse import console
 from ncollapse.train import Recipe, recipes, run
 
-USAGE = "usage: ncollapse train RECIPE --out DIR [--resume] [--optim.lr 0.01 ...]"
+if TYPE_CHECKING:
+    from ncollapse.integrations.trackers import Tracker
+
+USAGE = "usage: ncollapse train RECIPE --out DIR [--resume] [--deterministic] [--optim.lr 0.01 ...]"
+T = TypeVar("T")
+CHOICES = ("loss", "data", "model")
+"""`--loss.name`, `--data.name` and `--model.name` go to the recipe's builder first: they may bring companions."""
 
 
 @dataclass(frozen=True)
-class Args:
+class Args(Generic[T]):
     """Train by a recipe; every field of the recipe is an option. The run goes to DIR/<hash of the configuration>."""
 
-    recipe: Annotated[Recipe, tyro.conf.arg(name="")]
+    recipe: Annotated[T, tyro.conf.arg(name="")]
     out: Path
     """Folder of runs."""
     resume: bool = False
@@ -32,6 +41,8 @@ class Args:
     """cpu, cuda or cuda:N; default: a GPU where there is one."""
     compile: bool | None = None
     """Compile the network (GPU); default: for runs long enough to repay it."""
+    tracker: Literal["tensorboard", "mlflow"] | None = None
+    """Also log every line of history to DIR/tensorboard, or to the MLflow server that MLFLOW_TRACKING_URI names."""
     json: bool = False
     """Print the summary as one JSON object."""
 
@@ -47,40 +58,95 @@ def main(argv: list[str]) -> int:
             file=None if asked else sys.stderr,
         )
         return 0 if asked else 2
-    recipe = find_recipe(argv[0])
-    args = tyro.cli(
-        Args,
-        args=argv[1:],
-        prog=f"ncollapse train {argv[0]}",
-        default=Args(recipe, tyro.MISSING),
-    )
-    shown = _Progress(args.recipe, quiet=args.json or not sys.stderr.isatty())
-    with shown:
-        summary = run(
-            args.recipe,
-            args.out,
-            data_root=args.data_root,
-            device=args.device,
-            resume=args.resume,
-            deterministic=args.deterministic,
-            compile=args.compile,
-            progress=shown.update,
-        )
+    args, recipe = parse(argv)
+    shown = _Progress(recipe, quiet=args.json or not sys.stderr.isatty())
+    try:
+        with shown, track(args.tracker, recipe, args.out) as trackers:
+            summary = run(
+                recipe,
+                args.out,
+                data_root=args.data_root,
+                device=args.device,
+                resume=args.resume,
+                deterministic=args.deterministic,
+                compile=args.compile,
+                progress=shown.update,
+                trackers=trackers,
+            )
+    except KeyboardInterrupt:
+        print("ncollapse train: interrupted; the same command with --resume continues it", file=sys.stderr)
+        return 130
     if args.json:
         console.print_json(summary)
     else:
-        _print_summary(summary, args.out / args.recipe.run_id, trained=shown.seen)
+        _print_summary(summary, args.out / recipe.run_id, trained=shown.seen)
     return 0
 
 
-def find_recipe(name: str) -> Recipe:
-    """A recipe by its name, or from a file."""
+def parse(argv: list[str]) -> tuple[Args[Any], Recipe]:
+    """The options, and the recipe with what they change: checked as a file is, so that a bad value is a plain line."""
+    start = _loosen(find_recipe(argv[0], argv[1:]))
+    kind: Any = Args[type(start)]  # type: ignore[misc]
+    args: Args[Any] = tyro.cli(
+        kind,
+        args=argv[1:],
+        prog=f"ncollapse train {argv[0]}",
+        default=Args(start, tyro.MISSING),
+    )
+    return args, Recipe.from_dict(asdict(args.recipe))
+
+
+def find_recipe(name: str, options: list[str]) -> Recipe:
+    """A recipe from a file, or by its name with the loss, the data and the network that the options choose."""
     path = Path(name)
     if path.suffix in (".toml", ".json"):
         if not path.is_file():
             raise FileNotFoundError(f"no recipe file {name}")
         return Recipe.from_file(path)
-    return recipes.get(name)
+    wishes = {choice: _find_value(options, f"--{choice}.name") for choice in CHOICES}
+    return recipes.choose(name, **{choice: value for choice, value in wishes.items() if value is not None})
+
+
+def _find_value(options: list[str], flag: str) -> str | None:
+    """What an option is given last: --flag VALUE or --flag=VALUE."""
+    found = None
+    for option, following in zip(options, [*options[1:], None]):
+        if option == flag:
+            found = following
+        elif option.startswith(f"{flag}="):
+            found = option.removeprefix(f"{flag}=")
+    return found
+
+
+def _loosen(spec: Any) -> Any:
+    """The same fields, values and descriptions in dataclasses that check nothing: a parser fills them bit by bit."""
+    values = {item.name: getattr(spec, item.name) for item in fields(spec)}
+    values = {name: _loosen(value) if is_dataclass(value) else value for name, value in values.items()}
+    hints = get_type_hints(type(spec))
+    kinds = [(name, type(value) if is_dataclass(value) else hints[name]) for name, value in values.items()]
+    kind = make_dataclass(type(spec).__name__, kinds, frozen=True, namespace={"__doc__": type(spec).__doc__})
+    return kind(**values)
+
+
+@contextmanager
+def track(name: str | None, recipe: Recipe, out: Path) -> Iterator[list[Tracker]]:
+    """The tracker of that name for this run, closed in the end; of several processes, the first one's alone."""
+    if name is None or os.environ.get("RANK", "0") != "0":
+        yield []
+        return
+    from ncollapse.integrations.trackers import MLflowTracker, TensorBoardTracker
+
+    if name == "tensorboard":
+        tracker: Tracker = TensorBoardTracker(out / "tensorboard" / recipe.run_id)
+    else:
+        params: dict[str, Any] = {"run_id": recipe.run_id}
+        for key, value in recipe.to_dict().items():
+            params |= (
+                {f"{key}.{name}": item for name, item in value.items()} if isinstance(value, dict) else {key: value}
+            )
+        tracker = MLflowTracker(name=recipe.name, params=params)
+    with tracker:
+        yield [tracker]
 
 
 class _Progress:

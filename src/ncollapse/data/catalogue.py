@@ -103,6 +103,17 @@ INFO: dict[str, Info] = {
     "imagenet": Info(None, 1000, 1_281_167, 50_000, ("imagenet", "ImageNet")),
     "mini-imagenet": Info(None, 100, 50_000, 10_000, ("mini-imagenet", "miniImageNet")),
 }
+KNOWN = f"{', '.join(INFO)}, gaussian, folder:PATH and npz:PATH"
+
+
+def is_known(name: str) -> bool:
+    """Whether `load` knows a data set of this name; its files need not be there.
+
+    >>> is_known("cifar10"), is_known("npz:mine.npz"), is_known("cifar11")
+    (True, True, False)
+    """
+    kind, _, rest = name.partition(":")
+    return name in INFO or kind == "gaussian" or (kind in ("folder", "npz") and rest != "")
 
 
 def load(name: str, root: str | os.PathLike[str] | None = None, split: str = "train") -> Dataset | FolderDataset:
@@ -122,8 +133,8 @@ def load(name: str, root: str | os.PathLike[str] | None = None, split: str = "tr
         return load_folder(Path(rest), split, name) if kind == "folder" else load_npz(Path(rest), split)
     if name == "digits":
         return load_digits(split)
-    if name not in INFO:
-        raise ValueError(f"no data set {name!r}; there are {', '.join(INFO)}, gaussian, folder:PATH and npz:PATH")
+    if not is_known(name):
+        raise ValueError(f"no data set {name!r}; there are {KNOWN}")
     folder = find_folder(name, root)
     if name in ("imagenet", "mini-imagenet"):
         return load_folder(folder, split, name) if name == "imagenet" else load_mini_imagenet(folder, split)
@@ -151,7 +162,10 @@ def find_root(root: str | os.PathLike[str] | None) -> Path:
     """The folder of the data sets: the argument, else NCOLLAPSE_DATA."""
     chosen = root if root is not None else os.environ.get("NCOLLAPSE_DATA")
     if not chosen:
-        raise ValueError("no data root: give root (--root DIR), or set the environment variable NCOLLAPSE_DATA")
+        raise ValueError(
+            "no data root: set the environment variable NCOLLAPSE_DATA, or give root (--data-root DIR; --root DIR for "
+            "ncollapse data)"
+        )
     return Path(chosen)
 
 

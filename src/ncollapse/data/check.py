@@ -83,7 +83,7 @@ def _check(finding: Finding, root: str | os.PathLike[str] | None) -> Finding:
     state = "damaged" if problems else finding.state if finding.state == "embedded" else "sound"
     warnings = tuple(_compare_sums(name, Path(finding.where))) if finding.state == "there" else ()
     counts = (sizes[0], sizes[1], classes) if len(sizes) == 2 else (info.train, info.test, info.num_classes)
-    return Finding(name, state, finding.where, *counts, tuple(problems), warnings)
+    return Finding(name, state, finding.where, *counts, tuple(dict.fromkeys(problems)), warnings)
 
 
 def _compare_sums(name: str, folder: Path) -> list[str]:

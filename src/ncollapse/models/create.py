@@ -24,8 +24,18 @@ NAMES = (
     *(f"wide-resnet{depth}-{width}" for depth in (18, 50) for width in WIDTHS),
     *("mlp-small", "mlp-1024", "mlp-2048", "vit-small"),
 )
+KNOWN = f"{', '.join(NAMES)}, mlp-WIDTH, timm:NAME and torchvision:NAME"
 SMALL_MLP = {"width": 256, "depth": 3}
 MLP_DEPTH = 6
+
+
+def is_known(name: str) -> bool:
+    """Whether `create` knows a network of this name.
+
+    >>> is_known("resnet18"), is_known("mlp-300"), is_known("resnet19")
+    (True, True, False)
+    """
+    return name in NAMES or re.fullmatch(r"mlp-[1-9]\d*|(timm|torchvision):.+", name) is not None
 
 
 def create(
@@ -91,10 +101,8 @@ def _build_trunk(
         return *build_mlp(inputs, int(found[1]), MLP_DEPTH, feature_dim), "relu"
     if name == "vit-small":
         return *build_vit(in_channels=in_channels, image_size=image_size, feature_dim=feature_dim), "free"
-    if name not in NAMES:
-        raise ValueError(
-            f"no network {name!r}; there are {', '.join(NAMES)}, mlp-WIDTH, and timm:NAME or torchvision:NAME"
-        )
+    if not is_known(name):
+        raise ValueError(f"no network {name!r}; there are {KNOWN}")
     if name == "resnet32":
         return *build_resnet32(in_channels=in_channels, stem=stem, feature_dim=feature_dim), "relu"
     if name.startswith("densenet"):

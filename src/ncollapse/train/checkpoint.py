@@ -1,8 +1,8 @@
 """Checkpoints that survive a kill: written whole or not at all, checked when read, the one before kept.
 
-One safetensors file an epoch, `checkpoint/000012-<checksum>.safetensors`: the model's and the optimiser's tensors, and
-the plain values as JSON in its header. Nothing else is needed to go on: the order and the augmentation of every batch
-are functions of (seed, epoch, step), so no random state is kept.
+One safetensors file an epoch, `checkpoint/000012-<checksum>.safetensors`: the model's and the optimiser's tensors, the
+weights of the best epoch so far, and the plain values as JSON in its header. Nothing else is needed to go on: the order
+and the augmentation of every batch are functions of (seed, epoch, step), so no random state is kept.
 """
 
 from __future__ import annotations
@@ -88,11 +88,13 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
 
 def read_latest(folder: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole; damaged ones are passed over with a message. None: there is none."""
-    for path in find(folder):
+    found = find(folder)
+    for path in found:
         content = path.read_bytes()
         match = NAME.fullmatch(path.name)
         if match is None or _digest(content) != match[2]:
-            log.warning("checkpoint %s is damaged; going back to the one before", path)
+            back = "starting from the beginning" if path == found[-1] else "going back to the one before"
+            log.warning("checkpoint %s is damaged; %s", path, back)
             continue
         tensors, values = unpack(content)
         return Checkpoint(int(match[1]), tensors, values)

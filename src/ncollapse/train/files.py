@@ -39,8 +39,8 @@ def structure(content: dict[str, Any], kind: type[T]) -> T:
         return converter.structure(content, kind)
     except cattrs.BaseValidationError as error:
         leaf = _innermost(error)
-        if isinstance(leaf, ValueError) and str(leaf).startswith("recipe:"):
-            raise ValueError(str(leaf)) from None
+        if isinstance(leaf, ValueError) and str(leaf).startswith(("recipe:", "augment.")):
+            raise ValueError(f"recipe: {str(leaf).removeprefix('recipe: ')}") from None
         lines = cattrs.transform_error(error, format_exception=lambda exc, _: str(exc))
         raise ValueError("recipe: " + "; ".join(line.replace("@ $.", "at ") for line in lines)) from None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -25,7 +24,7 @@ from ncollapse.train.lock import hold
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.record import RunFolder
 from ncollapse.train.schedule import rate_at
-from ncollapse.train.setup import Training, best_path, prepare
+from ncollapse.train.setup import Training, prepare
 
 Progress = Callable[[dict[str, Any]], None]
 GPU_CHECKPOINT_SECONDS = 20.0
@@ -194,12 +193,8 @@ def _keep_best(run: Training, record: dict[str, Any]) -> None:
 
 
 def _write_checkpoint(run: Training) -> None:
-    """The best weights first, then the state that refers to them; then what it replaces goes."""
+    """All that is needed to go on, the weights of the best epoch included, in one file."""
     began = time.perf_counter()
-    run.folder.checkpoints.mkdir(exist_ok=True)
-    best = best_path(run.folder, run.best)
-    if run.best["epoch"] and not best.exists():
-        checkpoint.write_atomic(best, checkpoint.pack(run.best_tensors))
     values = {
         "epoch": run.epoch,
         "best": run.best,
@@ -207,9 +202,8 @@ def _write_checkpoint(run: Training) -> None:
         "optim": checkpoint.values_of(run.model, run.optimiser),
     }
     tensors = checkpoint.tensors_of(run.model, run.optimiser)
+    tensors |= {f"best.{name}": tensor for name, tensor in run.best_tensors.items()}
     checkpoint.write(run.folder.checkpoints, checkpoint.Checkpoint(run.epoch, tensors, values))
-    for old in sorted(run.folder.checkpoints.glob("best-*.safetensors"))[: -checkpoint.KEPT]:
-        old.unlink()
     run.written = time.perf_counter()
     run.write_cost = run.written - began
 
@@ -246,5 +240,6 @@ def _finish(run: Training) -> dict[str, Any]:
     if run.world.first:
         checkpoint.write_atomic(folder.path / "snapshot.safetensors", checkpoint.pack(arrays))
         folder.write_json("summary.json", summary)
-        shutil.rmtree(folder.checkpoints)
+        for path in checkpoint.find(folder.checkpoints):
+            path.unlink()
     return run.world.share(lambda: folder.read_summary() or summary)

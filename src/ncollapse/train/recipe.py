@@ -43,10 +43,15 @@ class DataSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        from ncollapse.data.catalogue import KNOWN, is_known
+
+        check(is_known(self.name), "data.name", self.name, f"one of {KNOWN}")
         subsets = ("samples_per_class", "per_class_counts", "step_imbalance", "long_tail")
         named = [key for key in subsets if getattr(self, key) is not None]
         check(len(named) <= 1, "data." + " and data.".join(named), "both given", "one subset at most")
         check(0 <= self.validation < 1, "data.validation", self.validation, "a share in [0, 1)")
+        for key in ("image_size", "channels"):
+            check(getattr(self, key) is None or getattr(self, key) > 0, *_at(self, f"data.{key}"), "> 0")
         check(self.samples_per_class is None or self.samples_per_class > 0, *_at(self, "data.samples_per_class"), "> 0")
         check(all(n >= 0 for n in self.per_class_counts or ()), *_at(self, "data.per_class_counts"), ">= 0 everywhere")
         check(self.step_imbalance is None or self.step_imbalance >= 1, *_at(self, "data.step_imbalance"), ">= 1")
@@ -71,6 +76,9 @@ class ModelSpec:
     weights: str | None = None
 
     def __post_init__(self) -> None:
+        from ncollapse.models.create import KNOWN, is_known
+
+        check(is_known(self.name), "model.name", self.name, f"one of {KNOWN}")
         for key in ("feature_dim", "feature_dim_linear"):
             value = getattr(self, key)
             check(value is None or value > 0, f"model.{key}", value, "> 0")
@@ -97,8 +105,9 @@ class LossSpec:
 
     def make(self) -> Loss:
         """The loss itself."""
-        from ncollapse.losses import make_loss
+        from ncollapse.losses import LOSS_NAMES, make_loss
 
+        check(self.name in LOSS_NAMES, "loss.name", self.name, f"one of {', '.join(LOSS_NAMES)}")
         params = {key: value for key, value in asdict(self).items() if key != "name" and value is not None}
         try:
             return make_loss(self.name, **params)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -101,7 +102,7 @@ def all_losses(
     depth = 18 if data == "mini-imagenet" else 50
     return Recipe(
         name="all-losses",
-        data=DataSpec(data, validation=0.1),
+        data=DataSpec(data, validation=0.1, image_size=84 if data == "mini-imagenet" else None),
         model=ModelSpec(f"wide-resnet{depth}-{width}", bias=False),
         loss=LossSpec(loss, **params.get(loss, {})),
         optim=OptimSpec("sgd", 0.1, epochs=epochs, weight_decay=5e-4, clip_norm=2.0),
@@ -195,6 +196,25 @@ def get(name: str, **choices: Any) -> Recipe:
     >>> get("bce-vs-ce/setting-2", loss="ce", data="mnist").optim.lr
     0.001
     """
+    return _builder(name)(**choices).replace(name=name)
+
+
+def choose(name: str, **wishes: Any) -> Recipe:
+    """`get` with those wishes that the recipe has a choice of; the others are the caller's to put in.
+
+    So that what goes with a choice comes with it: MNIST is enlarged to 32 x 32 in three channels, cross-entropy's
+    thresholds start at 0 where BCE's start at 6, all-losses' MSE has its kappa and beta.
+
+    >>> choose("bce-vs-ce/setting-3", loss="ce").model.bias_init, choose("bce-vs-ce/setting-3").model.bias_init
+    (0.0, 6.0)
+    >>> choose("imbalanced-relu/mlp-1024", loss="bce").loss.name
+    'ce'
+    """
+    known = inspect.signature(_builder(name)).parameters
+    return get(name, **{key: value for key, value in wishes.items() if key in known})
+
+
+def _builder(name: str) -> Callable[..., Recipe]:
     if name not in _BUILDERS:
         raise ValueError(f"no recipe {name!r}; there are {', '.join(NAMES)}, or give a .toml or .json file")
-    return _BUILDERS[name](**choices).replace(name=name)
+    return _BUILDERS[name]

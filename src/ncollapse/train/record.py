@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ncollapse.console import clean
-from ncollapse.train.checkpoint import blame, write_atomic
+from ncollapse.train.checkpoint import blame, find, write_atomic
 from ncollapse.train.recipe import Recipe
 
 PACKAGES = ("ncollapse", "torch", "numpy", "scipy", "scikit-learn", "safetensors")
@@ -38,13 +38,14 @@ class RunFolder:
         summary = self.read_summary()
         if summary is not None and summary.get("status") == "finished":
             return summary
-        if (self.last_epoch() or self.checkpoints.exists()) and not resume:
+        if (self.last_epoch() or find(self.checkpoints)) and not resume:
             raise ValueError(
                 f"{self.path} holds a run that has not finished: pass --resume (resume=True) to continue it, "
                 "or remove the folder to start again"
             )
-        with contextlib.suppress(FileNotFoundError):
-            (self.path / "summary.json").unlink()
+        for part in self.path.rglob(".*.part"):
+            part.unlink()  # of a process that was killed while it wrote
+        (self.path / "summary.json").unlink(missing_ok=True)
         self.write_json("config.json", recipe.to_dict())
         self.write_json("env.json", self._describe(device))
         return None

@@ -106,7 +106,8 @@ def prepare(
     values = world.share(lambda: {} if saved is None else saved.values)
     if saved is not None:
         start = saved.tensors
-        training.best_tensors = read_best(folder, values["best"])
+        best = {name: tensor for name, tensor in start.items() if name.startswith("best.")}
+        training.best_tensors = {name.removeprefix("best."): tensor for name, tensor in best.items()}
     if graph or saved is not None:
         checkpoint.restore(model, solver, start, values.get("optim", {}))
     world.broadcast(checkpoint.tensors_of(model, solver))
@@ -114,15 +115,4 @@ def prepare(
         training.epoch, training.best, training.seconds = values["epoch"], values["best"], values["seconds"]
     if world.first:
         folder.cut(training.epoch)
-        for path in folder.checkpoints.glob("best-*.safetensors"):
-            if int(path.stem[5:]) > training.epoch:
-                path.unlink()  # of an epoch that is trained again
     return training
-
-
-def best_path(folder: RunFolder, best: dict[str, Any]) -> Path:
-    return folder.checkpoints / f"best-{best['epoch']:06d}.safetensors"
-
-
-def read_best(folder: RunFolder, best: dict[str, Any]) -> dict[str, Tensor]:
-    return checkpoint.unpack(best_path(folder, best).read_bytes())[0] if best["epoch"] else {}
