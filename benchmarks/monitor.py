@@ -3,8 +3,10 @@
     python benchmarks/monitor.py --device cuda --json monitor.json
 
 The step runs eagerly and, on a GPU, in a CUDA graph. Chunks of steps with and without the update alternate; the
-overhead is the median over pairs of chunks. A profile of updates alone counts launches, copies to the host and waits.
-On a CPU the step is float32 and the update checks its input at once, which counts as waits.
+overhead is the median over pairs of chunks. A chunk is long enough to hold the work on full buffers. Updates alone then
+run where torch raises if anything waits for the GPU, and under the profiler, which counts launches, copies to the host
+and waits. Every part prints when it is done and the file is written anew: a run that is cut short leaves what it has.
+On a CPU the step is float32, the batch 32, and the update checks its input at once, which counts as waits.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import ncollapse as nc
 from ncollapse.features import tap
 from ncollapse.models import create
 
-BATCH, CLASSES, SIZE = 128, 10, 32
+CLASSES, SIZE = 10, 32
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "Memcpy DtoH", "aten::item")
 LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync")
 
@@ -31,13 +33,13 @@ LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaun
 class Step:
     """One training step on a fixed batch; `features` is what entered the classifier."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, batch: int) -> None:
         torch.manual_seed(0)
         self.model = create("resnet18", CLASSES).to(device, memory_format=torch.channels_last)
         self.optimiser = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
-        self.x = torch.randn(BATCH, 3, SIZE, SIZE, device=device).to(memory_format=torch.channels_last)
-        self.y = torch.arange(BATCH, device=device) % CLASSES
-        self.features = torch.zeros(BATCH, 512, device=device)
+        self.x = torch.randn(batch, 3, SIZE, SIZE, device=device).to(memory_format=torch.channels_last)
+        self.y = torch.arange(batch, device=device) % CLASSES
+        self.features = torch.zeros(batch, 512, device=device)
 
     def __call__(self) -> None:
         narrow = torch.autocast("cuda", torch.bfloat16, enabled=self.x.is_cuda, cache_enabled=False)
@@ -68,8 +70,8 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def compare(step: Step, run: Callable[[], None], chunk: int, pairs: int) -> dict[str, float]:
-    """Milliseconds a step without and with the update, and the overhead."""
+def compare(step: Step, run: Callable[[], None], chunk: int, seconds: float) -> dict[str, float]:
+    """Milliseconds a step without and with the update, and the overhead: two pairs of chunks, more in `seconds`."""
     device = step.x.device
     metric = nc.NeuralCollapse(CLASSES, 512).to(device)
 
@@ -83,43 +85,49 @@ def compare(step: Step, run: Callable[[], None], chunk: int, pairs: int) -> dict
         wait(device)
         return 1e3 * (time.perf_counter() - began) / chunk
 
+    began = time.perf_counter()
     time_chunk(True)
-    times = [(time_chunk(False), time_chunk(True)) for _ in range(pairs)]
+    times: list[tuple[float, float]] = []
+    while len(times) < 2 or (len(times) < 9 and time.perf_counter() - began < seconds):
+        times.append((time_chunk(False), time_chunk(True)))
     plain, watched = (statistics.median(column) for column in zip(*times))
     overhead = statistics.median(after / before - 1 for before, after in times)
-    return {"plain_ms": plain, "watched_ms": watched, "overhead": overhead}
+    return {"plain_ms": plain, "watched_ms": watched, "overhead": overhead, "pairs": len(times)}
 
 
 def profile(features: Tensor, labels: Tensor, updates: int) -> dict[str, float]:
     """Launches, waits and GPU time of an update, the work on full buffers included."""
     metric = nc.NeuralCollapse(CLASSES, 512).to(features.device)
-    for _ in range(updates):
-        metric.update(features, labels)
 
     def update() -> None:
         for _ in range(updates):
             metric.update(features, labels)
 
-    began = time.perf_counter()
     update()
-    host = time.perf_counter() - began
-    found, idle = trace(update, features.is_cuda), trace(lambda: None, features.is_cuda)
+    wait(features.device)
+    if features.is_cuda:
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        began = time.perf_counter()
+        update()
+        host = time.perf_counter() - began
+    finally:
+        if features.is_cuda:
+            torch.cuda.set_sync_debug_mode("default")
+    found, idle = trace(update, features.device), trace(lambda: None, features.device)
     result = {name: (found[name] - idle[name]) / updates for name in found}
     return {**result, "host_ms": 1e3 * host / updates}
 
 
-def trace(work: Callable[[], None], cuda: bool) -> dict[str, float]:
-    """What the profiler sees while something runs; on a GPU torch raises where it would wait."""
+def trace(work: Callable[[], None], device: torch.device) -> dict[str, float]:
+    """What the profiler sees while something runs."""
     activities = [torch.profiler.ProfilerActivity.CPU]
-    if cuda:
+    if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-        torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
+    wait(device)
     with torch.profiler.profile(activities=activities) as seen:
         work()
-        if cuda:
-            torch.cuda.set_sync_debug_mode("default")
-            torch.cuda.synchronize()
+        wait(device)
     events = seen.key_averages()
     return {
         "waits": sum(event.count for event in events if event.key.startswith(WAITS)),
@@ -129,37 +137,43 @@ def trace(work: Callable[[], None], cuda: bool) -> dict[str, float]:
 
 
 def main() -> None:
+    began = time.perf_counter()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path, help="write the result here")
-    parser.add_argument("--chunk", type=int, help="steps between two looks at the clock")
-    parser.add_argument("--pairs", type=int, default=9, help="chunks of each kind")
+    parser.add_argument("--batch", type=int, help="128 on a GPU, 32 on a CPU")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each kind of step, once two pairs are timed")
     args = parser.parse_args()
     device = torch.device(args.device)
     cuda = device.type == "cuda"
-    chunk = args.chunk or (128 if cuda else 1)
-    step = Step(device)
-    for _ in range(5 if cuda else 1):
-        step()
-    result: dict[str, dict[str, float]] = {"eager": compare(step, step, chunk, args.pairs)}
-    if cuda:
-        result["graph"] = compare(step, capture(step), chunk, args.pairs)
-    result["update"] = profile(step.features.detach(), step.y, 256)
+    batch = args.batch or (128 if cuda else 32)
+    full = 4096 // batch  # updates until the buffer of 4096 features is worked off
+    chunk = 2 * full if cuda else 1
+    about = {"device": device_name(device), "torch": torch.__version__, "batch": batch, "chunk": chunk}
+    result: dict[str, dict[str, float]] = {}
 
-    print(f"NeuralCollapse.update beside a ResNet18 step (batch {BATCH}) on {device_name(device)}")
-    print("step     plain ms   watched ms   overhead")
-    for name in ("eager", "graph"):
-        if name in result:
-            row = result[name]
-            print(f"{name:<8} {row['plain_ms']:8.3f} {row['watched_ms']:12.3f} {100 * row['overhead']:9.2f} %")
-    row = result["update"]
-    print(
+    def say(text: str) -> None:
+        print(f"{time.perf_counter() - began:5.1f} s  {text}", flush=True)
+        if args.json:
+            args.json.write_text(json.dumps({**about, **result}, indent=1) + "\n")
+
+    say(f"NeuralCollapse.update beside a ResNet18 step (batch {batch}) on {about['device']}")
+    step = Step(device, batch)
+    for _ in range(3 if cuda else 1):
+        step()
+    wait(device)
+    say("warm")
+    for name in ("eager", "graph") if cuda else ("eager",):
+        row = result[name] = compare(step, step if name == "eager" else capture(step), chunk, args.seconds)
+        say(
+            f"{name}: {row['plain_ms']:.3f} ms a step, {row['watched_ms']:.3f} ms with the update, overhead "
+            f"{100 * row['overhead']:.2f} % (median of {row['pairs']} pairs)"
+        )
+    row = result["update"] = profile(step.features.detach(), step.y, 2 * full if cuda else 16)
+    say(
         f"an update: {row['launches']:.2f} launches, {row['waits']:.3f} waits or copies to the host, "
         f"{1e3 * row['gpu_ms']:.1f} us on the GPU, {1e3 * row['host_ms']:.1f} us on the host"
     )
-    if args.json:
-        about = {"device": device_name(device), "torch": torch.__version__, "batch": BATCH, "pairs": args.pairs}
-        args.json.write_text(json.dumps({**about, "chunk": chunk, **result}, indent=1) + "\n")
 
 
 def device_name(device: torch.device) -> str:

@@ -1,7 +1,10 @@
 """`monitor` in a plain loop: right numbers, and a training that does not notice."""
 
 import doctest
+import json
 import re
+import runpy
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +153,18 @@ def test_the_page_on_monitoring(tmp_path, monkeypatch):
     assert float(names["result"]["num_samples"]) == 400
     assert (tmp_path / "nc.html").exists()
     assert any((tmp_path / "events").iterdir())
+
+
+def test_the_benchmark_ends_and_leaves_its_numbers(tmp_path, monkeypatch, capsys):
+    script = Path(__file__).parents[1] / "benchmarks" / "monitor.py"
+    arguments = ["--device", "cpu", "--batch", "8", "--seconds", "0", "--json", str(tmp_path / "monitor.json")]
+    monkeypatch.setattr(sys, "argv", ["monitor.py", *arguments])
+    runpy.run_path(str(script), run_name="__main__")
+    found = json.loads((tmp_path / "monitor.json").read_text())
+    assert found["eager"]["pairs"] == 2
+    assert found["eager"]["watched_ms"] > 0
+    assert found["update"]["waits"] >= 1  # on a CPU every update looks at its labels and features
+    assert "an update: 0.00 launches" in capsys.readouterr().out
 
 
 def test_docstring_examples():
