@@ -157,7 +157,7 @@ def test_the_page_on_monitoring(tmp_path, monkeypatch):
 
 def test_the_benchmark_ends_and_leaves_its_numbers(tmp_path, monkeypatch, capsys):
     script = Path(__file__).parents[1] / "benchmarks" / "monitor.py"
-    arguments = ["--device", "cpu", "--batch", "8", "--seconds", "0", "--json", str(tmp_path / "monitor.json")]
+    arguments = ["--device", "cpu", "--batch", "2", "--seconds", "0", "--json", str(tmp_path / "monitor.json")]
     monkeypatch.setattr(sys, "argv", ["monitor.py", *arguments])
     runpy.run_path(str(script), run_name="__main__")
     found = json.loads((tmp_path / "monitor.json").read_text())
