@@ -90,6 +90,12 @@ def late():
     assert level("metrics.collapse") == 0
 
 
+def test_parts_are_attributes():
+    code = "import ncollapse as nc; nc.theory.predict, nc.data.load, nc.models.create, 'data' in dir(nc) and nc.nothing"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "AttributeError: module 'ncollapse' has no attribute 'nothing'"
+
+
 def modules_after(code: str) -> set[str]:
     """The top-level packages loaded in a fresh interpreter after running the code."""
     script = f"{code}\nimport json, sys\nprint(json.dumps(sorted({{name.partition('.')[0] for name in sys.modules}})))"

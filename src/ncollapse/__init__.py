@@ -67,9 +67,12 @@ _LATER = {
     "ncollapse.theory": ("Certificate", "Prediction", "Problem", "certify", "landscape", "predict", "solve"),
 }
 _HOME = {name: home for home, names in _LATER.items() for name in names}
+_PARTS = ("data", "experiments", "features", "models", "report", "theory", "train")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return import_module(f"ncollapse.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'ncollapse' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOME[name]), name)
@@ -77,4 +80,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_PARTS})

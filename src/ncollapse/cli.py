@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 VERBS = {
@@ -33,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
     if not args or args[0] in ("-h", "--help"):
-        print(usage())
+        print(usage(), file=sys.stdout if args else sys.stderr)
         return 0 if args else 2
     if args[0] == "--version":
         from ncollapse import __version__
@@ -45,7 +48,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"ncollapse: no verb {verb!r}; there are {', '.join(VERBS)}", file=sys.stderr)
         return 2
     try:
-        return int(import_module(f"ncollapse.commands.{verb}").main(rest))
+        with plain_warnings(verb):
+            return int(import_module(f"ncollapse.commands.{verb}").main(rest))
     except KeyboardInterrupt:
         print(f"ncollapse {verb}: interrupted; the same command continues where it stopped", file=sys.stderr)
         return 130
@@ -57,6 +61,19 @@ def main(argv: list[str] | None = None) -> int:
         else:
             print(f"ncollapse {verb}: {str(error) or type(error).__name__}", file=sys.stderr)
         return 2 if isinstance(error, BAD_INPUT) else 1
+
+
+@contextmanager
+def plain_warnings(verb: str) -> Iterator[None]:
+    """Print warnings as one plain line, as errors are."""
+    kept = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: (
+        f"ncollapse {verb}: warning: {str(message).removeprefix(f'{verb}: ')}\n"
+    )
+    try:
+        yield
+    finally:
+        warnings.formatwarning = kept
 
 
 def usage() -> str:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -73,6 +74,18 @@ def bad_files(tmp_path, arrays):
     yield "pickled.npz", "labels holds pickled objects"
     np.savez(tmp_path / "bias.npz", **{name: arrays[name] for name in ("features", "labels", "bias")})
     yield "bias.npz", "weight"
+    np.savez(tmp_path / "whole.npz", **arrays)
+    whole = (tmp_path / "whole.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    yield "cut.npz", "not a readable .npz"
+    (tmp_path / "flipped.npz").write_bytes(whole[:400] + bytes([whole[400] ^ 255]) + whole[401:])
+    yield "flipped.npz", "not a readable .npz file (Bad CRC"
+    with zipfile.ZipFile(tmp_path / "raw.npz", "w") as archive:
+        archive.writestr("features", "1 2 3")
+        archive.writestr("labels", "0")
+    yield "raw.npz", "features is not an array"
+    np.savez(tmp_path / "names.npz", features=arrays["features"], labels=np.array(["cat"] * 60))
+    yield "names.npz", "labels: expected integers"
     (tmp_path / "broken.npz").write_bytes(b"not an archive")
     yield "broken.npz", "not a readable .npz"
     (tmp_path / "broken.safetensors").write_bytes(b"no")
@@ -104,4 +117,6 @@ def test_a_warning_goes_to_stderr_and_json_stays_clean(tmp_path, arrays):
     found = json.loads(done.stdout)
     assert found["nc1"] is None
     assert found["empty_classes"] == [2]
-    assert "no sample of class 2" in done.stderr
+    assert done.stderr == (
+        "ncollapse measure: warning: no sample of class 2; fields that compare all class means are NaN\n"
+    )

@@ -35,6 +35,8 @@ class Changing:
         ((H, Y.float(), W), ["labels", "float32", "long"]),
         ((H, torch.nn.functional.one_hot(Y), W), ["labels", "argmax"]),
         ((H, Y > 1, W), ["labels", "bool"]),
+        ((H, ["cat"] * 12, W), ["labels", "<U3", "number the classes"]),
+        ((H, np.array([None] * 12), W), ["labels", "object"]),
         ((H, Y[:-1], W), ["labels", "11", "12"]),
         ((H, None, W), ["labels", "missing"]),
         ((H[0], Y, W), ["features", "[N, d]", "(3,)"]),
@@ -180,7 +182,7 @@ def test_class_statistics_refuse_bad_batches():
         (H, Y + 1, "0..3"),
         (H, -Y, "-1"),
         (H, Y.float(), "float"),
-        (H * math.nan, Y, "NaN"),
+        (torch.where(Y[:, None] == 1, math.nan, H), Y, "NaN or Inf in rows 1, 5, 9 of the batch"),
         (H[:, :2], Y, r"\[B, 3\]"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -209,6 +211,22 @@ def test_a_file_that_is_not_statistics(tmp_path):
     save_file({"means": torch.zeros(2, 2)}, tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match="not class statistics"):
         nc.ClassStatistics.load(tmp_path / "x.safetensors")
+    (tmp_path / "x.safetensors").write_bytes(b"junk")
+    with pytest.raises(ValueError, match=r"x.safetensors: not a readable \.safetensors file"):
+        nc.ClassStatistics.load(tmp_path / "x.safetensors")
+    with pytest.raises(FileNotFoundError):
+        nc.ClassStatistics.load(tmp_path / "absent.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("labels", {"labels": Y}), ("numerical_rank", {"numerical_rank": True}), ("num_classes", {"num_classes": 5})],
+)
+def test_arguments_that_statistics_have_no_use_for(name, arguments):
+    statistics = nc.ClassStatistics(4, 3).update(H, Y)
+    assert nc.measure(statistics, num_classes=4).num_classes == 4
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        nc.measure(statistics, **arguments)
 
 
 def test_collect_without_a_classifier():

@@ -150,7 +150,8 @@ def test_numpy_and_memory_maps(tmp_path):
     mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
     assert_same(whole, nc.measure(mapped, labels.int(), weight, bias))
     swapped = features.numpy().astype(">f4")
-    assert_same(whole, nc.measure(swapped, labels.numpy().astype(np.uint8), weight, bias))
+    for kind in (np.uint8, np.uint32, ">i8"):
+        assert_same(whole, nc.measure(swapped, labels.numpy().astype(kind), weight, bias))
 
 
 def test_inputs_are_left_alone():

@@ -137,6 +137,25 @@ def test_measurement_and_prediction_compare_field_by_field():
     assert comparison.to_dict()["weight_energy"]["deviation"] == 0.0
 
 
+def test_a_comparison_of_classes_shows_the_one_that_deviates_most():
+    m = nc.measure(torch.eye(3), torch.arange(3), torch.eye(3) * 2)
+    comparison = m.compare({"weight_norms": [2.0, 2.5, 2.25], "mean_norms": (1.0, 1.0), "counts": (9, 9, 9)})
+    assert comparison == {"weight_norms": (2.0, 2.5, -0.5, -0.2)}
+
+
+def test_a_predicted_zero_that_is_rounded_has_no_relative_deviation():
+    found = nc.Measurement(nc1=0.1).compare({"nc1": 3e-32})["nc1"]
+    assert found.deviation == pytest.approx(0.1)
+    assert math.isnan(found.relative)
+
+
+def test_imbalanced_predictions_compare_their_norms():
+    p = nc.predict("ce", class_counts=[50, 30, 10], weight_decay=1e-3, feature_decay=1e-3, bias=False, features="relu")
+    comparison = nc.measure(*p.configuration(dim=6)).compare(p)
+    for name in ("weight_norms", "mean_norms", "positive_score", "weight_energy"):
+        assert abs(comparison[name].relative) < 1e-12, name
+
+
 def test_a_measurement_survives_json():
     m = nc.measure(torch.eye(3).repeat(2, 1), torch.arange(3).repeat(2), torch.eye(3) * 2)
     text = m.to_json()

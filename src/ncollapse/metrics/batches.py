@@ -133,7 +133,7 @@ def check_features(features: Array) -> None:
 
 def check_labels(labels: Any, count: int) -> Tensor:
     """Labels as int64 [count]; float, one-hot, negative or too few labels are refused."""
-    index = labels if isinstance(labels, Tensor) else torch.from_numpy(np.array(labels))
+    index = labels if isinstance(labels, Tensor) else _read_labels(labels)
     if index.ndim != 1:
         hint = "; one-hot or soft labels: pass labels.argmax(1)" if index.ndim == 2 else ""
         raise ValueError(f"labels: expected one integer a sample, shape [{count}], got {tuple(index.shape)}{hint}")
@@ -146,6 +146,13 @@ def check_labels(labels: Any, count: int) -> Tensor:
         row = int((index < 0).nonzero()[0])
         raise ValueError(f"labels: expected integers 0..K-1, got {int(index[row])} in row {row}")
     return index
+
+
+def _read_labels(labels: Any) -> Tensor:
+    found = np.array(labels)
+    if found.dtype.kind not in "iufbc":
+        raise ValueError(f"labels: expected integers 0..K-1, got {found.dtype}; number the classes first")
+    return torch.from_numpy(found.astype(found.dtype.newbyteorder("="), copy=False))
 
 
 def to_float64(features: Array) -> Tensor:
@@ -187,5 +194,14 @@ def refuse_non_finite(source: Source, rows: int) -> None:
         if len(bad) > 5:
             break
     if bad:
-        named = ", ".join(str(row) for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
-        raise ValueError(f"features: NaN or Inf in row{'s' if len(bad) > 1 else ''} {named} (counted from 0)")
+        raise ValueError(f"features: NaN or Inf in {name_rows(bad)} (counted from 0)")
+
+
+def name_rows(rows: list[int]) -> str:
+    """The first five of some rows, in words.
+
+    >>> name_rows([3, 9])
+    'rows 3, 9'
+    """
+    named = ", ".join(str(row) for row in rows[:5]) + (", ..." if len(rows) > 5 else "")
+    return f"row{'s' if len(rows) > 1 else ''} {named}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 
 NEEDED = ("features", "labels")
 OPTIONAL = ("weight", "bias")
@@ -31,22 +34,29 @@ def read_arrays(path: str | PathLike[str]) -> dict[str, Any]:
 
 def _read_npz(file: Path) -> dict[str, Any]:
     try:
-        archive = np.load(file, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        with file.open("rb") as opened:
+            if opened.read(len(MAGIC_PREFIX)) == MAGIC_PREFIX:
+                raise ValueError(f"{file}: a single array, not an .npz archive with {_wanted()}")
+            if not is_zipfile(opened):
+                raise BadZipFile("not a zip archive, or not all of it")
+            opened.seek(0)
+            with np.load(opened, allow_pickle=False) as archive:
+                check_names(file, archive.files)
+                return {name: _read_member(file, archive, name) for name in archive.files}
+    except (OSError, EOFError, BadZipFile, zlib.error) as error:
         raise ValueError(f"{file}: not a readable .npz file ({error})") from None
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError(f"{file}: a single array, not an .npz archive with {_wanted()}")
-    with archive:
-        check_names(file, archive.files)
-        arrays = {}
-        for name in archive.files:
-            try:
-                arrays[name] = archive[name]
-            except ValueError:
-                raise ValueError(
-                    f"{file}: {name} holds pickled objects, which are not read; save it as numbers"
-                ) from None
-    return arrays
+
+
+def _read_member(file: Path, archive: Any, name: str) -> Any:
+    try:
+        array = archive[name]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise ValueError(f"{file}: {name} is damaged ({error})") from None
+        raise ValueError(f"{file}: {name} holds pickled objects, which are not read; save it as numbers") from None
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{file}: {name} is not an array; write the file with numpy.savez")
+    return array
 
 
 def _read_safetensors(file: Path) -> dict[str, Any]:

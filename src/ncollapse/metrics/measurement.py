@@ -13,6 +13,7 @@ from .scores import Spread
 
 NAN = math.nan
 NO_SPREAD = Spread()
+ROUNDING = 1e-12  # predicted values below it are zeros of float64 arithmetic
 
 
 class Deviation(NamedTuple):
@@ -21,7 +22,7 @@ class Deviation(NamedTuple):
     measured: float
     predicted: float
     deviation: float  # measured - predicted
-    relative: float  # deviation / |predicted|, NaN where the prediction is 0
+    relative: float  # deviation / |predicted|, NaN where the prediction is 0 up to rounding
 
 
 class Comparison(dict[str, Deviation]):
@@ -111,18 +112,32 @@ class Measurement:
         return json.dumps(_without_nan(self.to_dict()), allow_nan=False)
 
     def compare(self, prediction: Any) -> Comparison:
-        """The deviation from a prediction (or a dictionary of one), field by field; a spread counts by its mean."""
+        """The deviation from a prediction (or a dictionary of one), field by field.
+
+        A spread counts by its mean, values by class by the class that deviates most.
+        """
         result = Comparison()
         for row in FIELDS:
-            expected = _number(
-                prediction.get(row.name) if isinstance(prediction, dict) else getattr(prediction, row.name, None)
-            )
-            found = _number(getattr(self, row.name))
-            if expected is None or found is None or math.isnan(expected) or row.group == "diagnostics":
+            if row.group == "diagnostics":
+                continue
+            given = prediction.get(row.name) if isinstance(prediction, dict) else getattr(prediction, row.name, None)
+            found, expected = _pair(getattr(self, row.name), given)
+            if expected is None or found is None or math.isnan(expected):
                 continue
             gap = found - expected
-            result[row.name] = Deviation(found, expected, gap, gap / abs(expected) if expected else NAN)
+            relative = gap / abs(expected) if abs(expected) > ROUNDING else NAN
+            result[row.name] = Deviation(found, expected, gap, relative)
         return result
+
+
+def _pair(found: Any, expected: Any) -> tuple[float | None, float | None]:
+    if isinstance(found, tuple):
+        if not found or not isinstance(expected, (tuple, list)) or len(expected) != len(found):
+            return None, None
+        gaps = [abs(left - right) for left, right in zip(found, expected)]
+        worst = max(range(len(gaps)), key=lambda index: -1.0 if math.isnan(gaps[index]) else gaps[index])
+        found, expected = found[worst], expected[worst]
+    return _number(found), _number(expected)
 
 
 def _number(value: Any) -> float | None:

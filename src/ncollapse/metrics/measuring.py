@@ -54,6 +54,7 @@ def measure(
     (0.0, 1.0, 1.0, 1.0)
     """
     if isinstance(features, ClassStatistics):
+        refuse_beside_statistics(features, labels, num_classes, numerical_rank)
         return measure_statistics(features, *check_head(weight, bias, head), problem=problem)
     source = open_source(features, labels)
     return measure_source(
@@ -105,6 +106,17 @@ def measure_statistics(
         if classes > 1:
             values["negative_score"] = Spread(mean=others / (samples * (classes - 1)), count=samples * (classes - 1))
     return finish(values)
+
+
+def refuse_beside_statistics(
+    statistics: ClassStatistics, labels: Any, num_classes: int | None, numerical_rank: bool
+) -> None:
+    """Raise for arguments that class statistics leave no use for."""
+    if labels is not None or numerical_rank:
+        name = "labels" if labels is not None else "numerical_rank"
+        raise ValueError(f"{name}: class statistics hold no single samples; leave it out, or pass the features")
+    if num_classes not in (None, statistics.num_classes):
+        raise ValueError(f"num_classes: {num_classes}, but the statistics are of {statistics.num_classes} classes")
 
 
 def check_head(weight: Any, bias: Any, head: Any) -> tuple[Tensor | None, Tensor | None]:

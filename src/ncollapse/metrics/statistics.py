@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .batches import check_features, check_labels, to_float64
+from .batches import check_features, check_labels, name_rows, to_float64
 from .collapse import Moments, span_means
 
 STATE = ("counts", "means", "scatter", "squares", "refused")
@@ -125,9 +125,13 @@ class ClassStatistics:
     @classmethod
     def load(cls, path: str | PathLike[str], device: str | torch.device = "cpu") -> ClassStatistics:
         """Read what `save` wrote."""
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        state = load_file(str(path), device=str(device))
+        try:
+            state = load_file(str(path), device=str(device))
+        except SafetensorError as error:
+            raise ValueError(f"{path}: not a readable .safetensors file ({error})") from None
         if set(state) != set(STATE) or state["means"].ndim != 2:
             raise ValueError(f"{path}: not class statistics; expected the tensors {', '.join(STATE)}")
         classes, dim = state["means"].shape
@@ -195,6 +199,6 @@ def refuse(rows: Tensor, index: Tensor, num_classes: int) -> None:
     known = (index >= 0) & (index < num_classes)
     if not bool(known.all()):
         raise ValueError(f"labels: expected integers 0..{num_classes - 1}, got {int(index[~known][0])}")
-    broken = int((~torch.isfinite(rows).all(1)).sum())
+    broken = (~torch.isfinite(rows).all(1)).nonzero().flatten().tolist()
     if broken:
-        raise ValueError(f"features: NaN or Inf in {broken} rows of the batch")
+        raise ValueError(f"features: NaN or Inf in {name_rows(broken)} of the batch (counted from 0)")
