@@ -174,7 +174,7 @@ def test_no_value_of_a_tensor_is_read_outside_the_cpu(case):
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in CASES if c.id in {"ce", "bce", "focal-0.3", "ls", "mse", "binary"}], ids=str
+    "case", [c for c in CASES if c.id in {"ce", "bce", "focal-0.3", "ls", "mse", "binary"}], ids=lambda case: case.id
 )
 def test_compiles_to_one_graph(case):
     z, target, rows = make_batch(case, dtype=torch.float32)
