@@ -1,6 +1,7 @@
 """One of two gloo processes that measure together: `python two_processes.py RANK FOLDER` writes FOLDER/RANK.pt."""
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -26,7 +27,15 @@ def make_data():
 
 def main(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    options = {"rank": rank, "world_size": 2, "timeout": timedelta(seconds=120)}
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", **options)
+    try:
+        torch.save(measure_together(rank), folder / f"{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+def measure_together(rank: int) -> dict:
     features, labels, head = make_data()
     found = {}
 
@@ -52,6 +61,12 @@ def main(rank: int, folder: Path) -> None:
         masked.update(x, y, mask=torch.tensor([rank + 2 * start < SAMPLES]))
     found["masked"] = dict(masked.compute(head))
 
+    idle = nc.NeuralCollapse(CLASSES, DIM)
+    for batch in zip(features.split(50), labels.split(50)):
+        if rank == 0:  # the other one never sees a sample
+            idle.update(*batch)
+    found["idle"] = dict(idle.compute(head))
+
     step = nc.NeuralCollapse(CLASSES, DIM, dist_sync_on_step=True)
     found["step"] = dict(step(features[rank::2], labels[rank::2]))
 
@@ -65,8 +80,7 @@ def main(rank: int, folder: Path) -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Identity(), head))
     with nc.monitor(model, DataLoader(data, batch_size=16, sampler=sampler)) as watch:
         found["monitor"] = watch.last.to_dict()
-    torch.save(found, folder / f"{rank}.pt")
-    dist.destroy_process_group()
+    return found
 
 
 if __name__ == "__main__":
