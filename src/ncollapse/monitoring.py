@@ -81,8 +81,12 @@ class Monitor:
         return self.observe().measurement if self.epoch % self.every == 0 else None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if kind is None and self.history[-1].epoch != self.epoch:
-            self.observe()
+        if kind is None:
+            self.finish()
+
+    def finish(self) -> Observation | None:
+        """Measure the last state, if the latest call of `step` did not; leaving the `with` block does this."""
+        return self.observe() if not self.history or self.history[-1].epoch != self.epoch else None
 
     def observe(self) -> Observation:
         """Measure now, and add to `history`."""

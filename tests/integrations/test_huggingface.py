@@ -97,10 +97,11 @@ def test_a_decoder_s_pooled_token(tmp_path):
     size = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20, "bos_token_id": 0, "eos_token_id": 0}
     model = GPT2ForSequenceClassification(GPT2Config(**size, pad_token_id=0, num_labels=3))
     trainer = make_trainer(model, Texts(), tmp_path)
-    callback = NeuralCollapseCallback(trainer, every=2)
+    callback = NeuralCollapseCallback(trainer, every=3)
     trainer.add_callback(callback)
     trainer.train()
-    assert [seen.epoch for seen in callback.history] == [0, 2]
+    assert [seen.epoch for seen in callback.history] == [0, 2]  # the last epoch, though not a third one
+    assert trainer.state.log_history[-1]["nc/nc1"] == callback.history[-1].measurement.nc1
     batch = torch.utils.data.default_collate([Texts()[index] for index in range(30)])
     labels = batch.pop("labels")
     with torch.no_grad():

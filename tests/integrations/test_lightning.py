@@ -91,8 +91,11 @@ def test_a_module_without_forward_names_its_network(tmp_path):
         fit("lightning.pytorch", module, tmp_path / "a", [NeuralCollapseCallback()])
     callback = NeuralCollapseCallback([(X[:40], Y[:40])], every=2, network="net")
     fit("lightning.pytorch", module, tmp_path / "b", [callback], epochs=3)
-    assert [seen.epoch for seen in callback.history] == [0, 2]
+    assert [seen.epoch for seen in callback.history] == [0, 2, 3]
     assert callback.history[-1].measurement.num_samples == 40
+    with Path(tmp_path, "b", "log", "version_0", "metrics.csv").open() as file:
+        logged = [float(row["nc/nc1"]) for row in csv.DictReader(file) if row.get("nc/nc1")]
+    assert logged == pytest.approx([seen.measurement.nc1 for seen in callback.history], rel=1e-5)
 
 
 def test_without_lightning_the_extra_is_named(monkeypatch):

@@ -20,7 +20,8 @@ class NeuralCollapseCallback(TrainerCallback):  # type: ignore[misc]
 
     Add it to a Trainer that exists: `trainer.add_callback(NeuralCollapseCallback(trainer))`. It logs as the Trainer
     does, to `trainer.state.log_history` and to all that `report_to` names: nc/nc1, predicted/positive_score,
-    certified/gap. `history` holds the observations, the untrained model's first.
+    certified/gap. `history` holds the observations, from the untrained model to the last state, which is always
+    measured.
 
     Args:
         trainer: the Trainer that logs.
@@ -61,6 +62,11 @@ class NeuralCollapseCallback(TrainerCallback):  # type: ignore[misc]
     def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Measure after an epoch."""
         if self.monitor is not None and self.monitor.step() is not None:
+            self._log(control)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Measure the last state, where `every` passed over it."""
+        if self.monitor is not None and self.monitor.finish() is not None:
             self._log(control)
 
     def _log(self, control: Any) -> None:

@@ -28,8 +28,8 @@ class NeuralCollapseCallback(*find_bases()):  # type: ignore[misc]
     """Measure the model after every `every`-th epoch and log all numbers, the predicted optimum and the certified gap.
 
     They go to every logger of the Trainer and to `trainer.callback_metrics`, as nc/nc1, predicted/positive_score,
-    certified/gap, so that EarlyStopping and ModelCheckpoint can monitor them. `history` holds the observations, the
-    untrained model's first.
+    certified/gap, so that EarlyStopping and ModelCheckpoint can monitor them. `history` holds the observations, from
+    the untrained model to the last state, which is always measured.
 
     Args:
         loader: what to measure on, best the training set without augmentation; by default the Trainer's own training
@@ -66,14 +66,21 @@ class NeuralCollapseCallback(*find_bases()):  # type: ignore[misc]
         loader = trainer.train_dataloader if self.loader is None else self.loader
         self.monitor = Monitor(self._find_network(pl_module), loader, **self.options)
         self.monitor.epoch = trainer.current_epoch
-        numbers = self.monitor.observe().numbers()
-        for logger in trainer.loggers:
-            logger.log_metrics(numbers, step=trainer.global_step)
+        self._pass_on(trainer, self.monitor.observe())
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure after an epoch."""
         if self.monitor is not None and self.monitor.step() is not None:
             pl_module.log_dict(self.history[-1].numbers(), on_step=False, on_epoch=True, batch_size=1)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Measure the last state, where `every` passed over it."""
+        if self.monitor is not None and (last := self.monitor.finish()) is not None:
+            self._pass_on(trainer, last)
+
+    def _pass_on(self, trainer: Any, seen: Observation) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics(seen.numbers(), step=trainer.global_step)
 
     def _find_network(self, module: nn.Module) -> nn.Module:
         if self.network is not None:
