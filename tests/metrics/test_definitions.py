@@ -115,6 +115,19 @@ def test_bias_residual_reproduces_the_printed_tables():
         agree(m.bias_residual - m.bias_residual_printed, 5e-4 * bias, "the term left out", relative=1e-6)
 
 
+@pytest.mark.parametrize("gap", [1e-6, 1e-10])
+def test_the_direction_of_nearly_merged_classes_is_kept(gap):
+    """Between the two means NC1 is spread^2/gap^2, which any tolerance above rounding would drop."""
+    means = torch.eye(3, dtype=torch.float64)
+    means[1] = means[0] + gap * means[1]
+    labels = torch.arange(6) // 2
+    sign = torch.tensor([1.0, -1.0] * 3, dtype=torch.float64)[:, None]
+    m = nc.measure(means[labels] + 0.1 * gap * sign * torch.eye(3, dtype=torch.float64)[1], labels)
+    assert m.means_rank == 2
+    expected = 0.01 * gap**2 / (gap**2 / 2)  # scatter along the gap over its squared singular value, N/N
+    assert m.nc1 == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize("decay", [1e-4, 3e-3])
 def test_relu_logits_equal_their_definition(decay):
     counts = [20, 10, 4, 2]

@@ -29,15 +29,28 @@ def test_every_field_named_in_the_prose_exists():
     assert names <= {row.name for row in FIELDS} | {"mean", "median"}
 
 
-def test_the_example_of_the_docs_runs():
-    code = re.search(r"```python\n(.*?)```", PAGE, flags=re.DOTALL).group(1)
+def test_the_examples_of_the_docs_run():
     scope = {}
-    exec(code, scope)
+    for code in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL):
+        exec(code, scope)
     assert scope["m"].num_classes == 10
+    assert scope["p"].problem.num_classes == 10
 
 
 @pytest.mark.parametrize(
-    "module", ["fields", "measurement", "measuring", "scores", "similarity", "snapshot", "statistics"]
+    "module",
+    [
+        "batches",
+        "curves",
+        "fields",
+        "flat",
+        "measurement",
+        "measuring",
+        "scores",
+        "similarity",
+        "snapshot",
+        "statistics",
+    ],
 )
 def test_examples_in_docstrings_run(module):
     found = doctest.testmod(importlib.import_module(f"ncollapse.metrics.{module}"))

@@ -27,7 +27,7 @@ FIELDS: tuple[Field, ...] = (
     Field("nc1_balanced", "within", "nc1 with the global mean taken over classes, not samples", "0",
           "trace(Σ_W Σ_B⁺) / K, h̄ = Σ_k h̄_k / K", f"variant of {BCE} Eq. 32"),
     Field("nc1_quotient", "within", "ratio of the two traces", "0",
-          "trace Σ_W / trace Σ_B", "Tirer, Huang & Niles-Weed 2023"),
+          "trace Σ_W / trace Σ_B", "Tirer, Huang & Niles-Weed 2023, Sec. 3"),
     Field("cdnv", "within", "class-distance normalised variance, mean over pairs of classes", "0",
           "mean_{k≠l} (v_k + v_l) / (2 |h̄_k − h̄_l|²)", "Galanti et al. 2022"),
     Field("numerical_rank", "within", "effective dimension of one class's features (on request)", "1",

@@ -44,7 +44,7 @@ class Scan:
     other_logit: Tensor | None = None  # [N] largest other logit, with bias
     margin: Tensor | None = None  # [N] cosine margin
     decision: Tensor | None = None  # [N] class with the largest logit
-    nearest: Tensor | None = None  # [N] class with the nearest mean
+    nearest: Tensor | None = None  # [N] class with the nearest mean; of no use where a class is empty
     negatives: NegativeScores | None = None
 
 
@@ -114,8 +114,6 @@ def scan_samples(source: Source, first: ClassSums, classifier: Classifier | None
     unit_weights = torch.zeros(2 * classes, dtype=torch.float64, device=source.device)
     self_product = (filled * (filled + global_mean)).sum(1)
     nearest_offset = self_product - filled.square().sum(1) / 2
-    # an empty class has no mean to be near to
-    nearest_offset = torch.where(counts > 0, nearest_offset, torch.inf)
     matrix = filled.T.contiguous()
     scorer = None
     if classifier is not None:
