@@ -145,12 +145,14 @@ def test_the_list_fits_80_columns_on_a_terminal(tmp_path, capsys, monkeypatch):
         (["bce-vs-ce/table-6:model=vgg"], "model = resnet18, resnet50, densenet121"),
         (["bce-vs-ce/table-6:model"], "must be KEY=VALUE"),
         (["bce-vs-ce/figure-3:bias_init=0", "--only", "bias_decay=0.5"], "no run of bce-vs-ce/figure-3 has all"),
-        (["bce-vs-ce/table-6", "--index", "0/3"], "index=0/3"),
+        (["bce-vs-ce/table-6", "--index", "0/3", "--dry-run"], "index=0/3"),
         (["bce-vs-ce/table-6", "--index", "4/3", "--dry-run"], "index=4/3"),
         (["bce-vs-ce/table-6", "nope/table-1", "--list"], "no experiment 'nope/table-1'"),
         (["bce-vs-ce/table-6", "--only", "model=vgg"], "model = resnet18, resnet50, densenet121"),
         (["bce-vs-ce/table-6", "--index", "3"], "must be i/n"),
-        (["bce-vs-ce/table-6", "--jobs", "0"], "jobs=0"),
+        (["bce-vs-ce/table-6", "--data-root", "/nowhere"], "its files go into /nowhere/MNIST/raw"),
+        (["mse-landscape/figure-2", "--time-limit", "-1"], "time_limit=-1"),
+        (["mse-landscape/figure-2", "--jobs", "0"], "jobs=0"),
         (["bce-vs-ce/table-6", "--seeds", "0"], "seeds=0"),
         (["bce-vs-ce/table-6", "--epochs", "0"], "epochs=0"),
     ],
@@ -160,6 +162,7 @@ def test_bad_input_is_one_line_and_exit_2(words, message, capsys, tmp_path):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+    assert not list(tmp_path.glob("runs/*")), "nothing is left that would have to be retried"
 
 
 def test_the_computed_figures_need_no_runs(tmp_path, capsys):

@@ -161,14 +161,21 @@ def test_the_state_is_told(tmp_path):
 
 
 def representatives():
-    """Of all points one for each combination of network, head, loss, optimiser and augmentation, small ones only."""
+    """Of all points one for each combination of network, head, loss, optimiser, subset and augmentation, small ones."""
     chosen = {}
     for experiment in CATALOGUE.values():
         for point in experiment.grid():
             r = point.recipe
             wide = r.model.name.startswith("wide-") and not r.model.name.endswith("-0.25")
             if not wide:
-                mixes = (r.augment.mixup > 0, r.data.random_labels, r.model.bias_init == "theory")
+                few = r.model.feature_dim is not None and r.model.feature_dim < 100  # K > d, among others
+                mixes = (
+                    r.augment.mixup > 0,
+                    r.data.random_labels,
+                    r.data.long_tail,
+                    r.model.bias_init == "theory",
+                    few,
+                )
                 chosen.setdefault((r.model.name, r.model.head, r.loss.name, r.optim.name, *mixes), point)
     names = {}
     for point in chosen.values():  # of the large networks one is enough

@@ -85,12 +85,23 @@ def main(argv: list[str]) -> int:
         return show_list(args)
     if not args.experiments:
         raise ValueError("no experiment named; give ids such as bce-vs-ce/table-6, or --list")
+    from ncollapse.experiments.catalogue import check_data
+
     index = parse_index(args.index)
     chosen = [choose(word, args) for word in args.experiments]
     if args.dry_run:
         return show_plan(chosen, index, args)
+    if args.engine != "ray":  # whose nodes may have the data where this one has not
+        check_data([p for c in chosen for p in c.points if not is_finished(args.out, p)], args.data_root)
     records = run_all(chosen, index, args)
     return show_results(chosen, records, args)
+
+
+def is_finished(out: Path, point: Point) -> bool:
+    """Whether a run is done, so that it needs no data."""
+    from ncollapse.experiments.sweep import tell_standing
+
+    return tell_standing(out / point.recipe.run_id) == "finished"
 
 
 def choose(word: str, args: Args) -> Choice:

@@ -105,17 +105,26 @@ def tell_state(points: list[Point], records: Sequence[RunRecord], data_root: Pat
         )
         return f"partly, {coverage.run} of {coverage.total}{length}"
     wanted = needs(points)
-    missing = [name for name in wanted if not _has_data(name, data_root)]
+    missing = [name for name in wanted if _find_fault(name, data_root)]
     if not missing:
         return "not run"
     return "data missing" if len(missing) == len(wanted) else f"data missing ({', '.join(missing)})"
 
 
-def _has_data(name: str, root: Path | None) -> bool:
-    from ncollapse.data.catalogue import INFO, find_root
+def check_data(points: list[Point], data_root: Path | None) -> None:
+    """Raise what reading would raise where the folder of a data set is not there, before anything is run."""
+    for name in needs(points):
+        fault = _find_fault(name, data_root)
+        if fault is not None:
+            raise fault
 
-    folders = INFO[name].folders
+
+def _find_fault(name: str, root: Path | None) -> Exception | None:
+    from ncollapse.data.catalogue import INFO, find_folder
+
     try:
-        return not folders or any((find_root(root) / folder).is_dir() for folder in folders)
-    except ValueError:
-        return False
+        if name in INFO and INFO[name].folders:
+            find_folder(name, root)
+    except (ValueError, FileNotFoundError) as error:
+        return error
+    return None

@@ -43,6 +43,8 @@ def sweep(
     carry_out = get(engine)
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs={jobs}: at least one run at a time is needed")
+    if time_limit is not None and time_limit <= 0:
+        raise ValueError(f"time_limit={time_limit:g}: must be a number of seconds above 0")
     emit = progress or (lambda event: None)
     chosen = take_share(list({recipe.run_id: recipe for recipe in recipes}.values()), index)
     folder = Path(out)
