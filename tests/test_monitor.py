@@ -148,6 +148,7 @@ def test_the_page_on_monitoring(tmp_path, monkeypatch):
     page = Path(__file__).parents[1] / "docs" / "monitor.md"
     names = {}
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        assert block.count("\n") - block.count("\n\n") <= 10
         exec(block, names)
     assert [seen.epoch for seen in names["watch"].history] == [0, 2, 4]
     assert float(names["result"]["num_samples"]) == 400
