@@ -115,6 +115,17 @@ def test_bias_residual_reproduces_the_printed_tables():
         agree(m.bias_residual - m.bias_residual_printed, 5e-4 * bias, "the term left out", relative=1e-6)
 
 
+@pytest.mark.parametrize("offset", [1e6, 1e7])
+def test_collapsed_features_far_from_the_origin(offset):
+    """Rounding of large class means is not mistaken for samples that changed between the passes."""
+    g = torch.Generator().manual_seed(0)
+    labels = torch.randint(7, (2000,), generator=g)
+    means = offset + torch.randn(7, 64, generator=g, dtype=torch.float64)
+    m = nc.measure(means[labels], labels)
+    assert m.means_rank == 6
+    assert m.nc1_quotient < 1e-12
+
+
 @pytest.mark.parametrize("gap", [1e-6, 1e-10])
 def test_the_direction_of_nearly_merged_classes_is_kept(gap):
     """Between the two means NC1 is spread^2/gap^2, which any tolerance above rounding would drop."""
