@@ -55,6 +55,17 @@ def test_table_and_options_reach_the_library(tmp_path, capsys, optimum):
     assert "lower bound" in out
 
 
+def test_label_smoothing_reaches_the_loss(tmp_path, capsys, optimum):
+    arrays, _ = optimum
+    np.savez(tmp_path / "a.npz", **arrays)
+    assert main(["certify", str(tmp_path / "a.npz"), "--label-smoothing", "0.2", *DECAYS, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = nc.certify(
+        **arrays, loss="bce", label_smoothing=0.2, weight_decay=5e-3, feature_decay=5e-3, bias_decay=0.05
+    )
+    assert found == expected.to_dict()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

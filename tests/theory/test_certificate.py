@@ -1,5 +1,6 @@
 """The dual bound: never above the objective, tight at every optimum, the same however the samples arrive."""
 
+import json
 import math
 
 import numpy as np
@@ -283,6 +284,12 @@ def test_a_bias_under_way_does_not_spoil_the_bound():
     moved = nc.certify(h, y, w, b + torch.linspace(-0.3, 0.4, 10, dtype=torch.float64), "bce", **kwargs)
     assert moved.lower_bound == pytest.approx(p.objective, abs=1e-7)
     assert moved.gap == pytest.approx(moved.objective - p.objective, abs=1e-7)
+
+
+def test_a_certificate_is_one_json_object():
+    rng = np.random.default_rng(9)
+    c = nc.certify(*draw_point(rng, 3, 4, 6, 1.0), "mse", weight_decay=0.01, feature_decay=0.01)
+    assert json.loads(c.to_json()) == c.to_dict()
 
 
 def test_empty_classes_are_left_out():

@@ -1,5 +1,6 @@
 """A predicted configuration, measured and certified, gives the prediction back."""
 
+import json
 import math
 
 import pytest
@@ -142,7 +143,7 @@ def test_unlisted_fields_are_those_of_the_configuration():
 
 
 def test_configuration_refuses_too_few_dimensions():
-    with pytest.raises(ValueError, match="dim must be at least 4"):
+    with pytest.raises(ValueError, match="dim must be a whole number of at least 4 for this optimum, not 3"):
         nc.predict("ce", num_classes=5, per_class=1, weight_decay=0.01, feature_decay=0.01).configuration(3)
     mse = nc.predict("mse", num_classes=5, dim=12, per_class=1, weight_decay=0.01, feature_decay=0.01)
     assert mse.configuration(20).features.shape == (5, 20)
@@ -152,3 +153,71 @@ def test_configuration_refuses_too_few_dimensions():
         numerical.configuration(2)
     with pytest.raises(ValueError, match="was made for dim=2"):
         nc.predict("mse", num_classes=5, dim=2, per_class=1, weight_decay=0.01, feature_decay=0.01).configuration(3)
+
+
+@pytest.mark.parametrize("dim", [2.5, "4", None])
+def test_dimensions_are_whole_numbers(dim):
+    prediction = nc.predict("ce", num_classes=3, per_class=2, weight_decay=1e-2, feature_decay=1e-2)
+    if dim is None:
+        assert prediction.configuration(dim).features.shape == (3, 3)
+        return
+    with pytest.raises(ValueError, match="dim must be a whole number of at least 2"):
+        prediction.configuration(dim)
+
+
+@pytest.mark.parametrize("counts", [[2.5, 1.5, 0.5], [6.4, 3.2, 0.1], [12, 8, 4]])
+def test_fractional_counts_are_repeated_in_proportion(counts):
+    prediction = nc.predict(
+        "ce", class_counts=counts, weight_decay=1e-3, feature_decay=1e-3, bias=False, features="relu"
+    )
+    configuration = prediction.configuration(5)
+    rows = torch.bincount(configuration.labels).double()
+    assert torch.allclose(rows / rows.sum(), torch.tensor(counts, dtype=torch.float64) / sum(counts), atol=1e-12)
+    measured = nc.measure(*configuration)
+    assert measured.positive_score.mean == pytest.approx(prediction.positive_score, rel=1e-12)
+    assert measured.feature_energy == pytest.approx(prediction.feature_energy, rel=1e-12)
+
+
+def test_norms_do_not_need_a_row_a_sample():
+    """Ten million samples: the norms come from one feature a class; irrational shares fall back to one row a class."""
+    more = {"weight_decay": 1e-9, "feature_decay": 1e-9, "bias": False, "features": "relu"}
+    large = nc.predict("ce", class_counts=[9_999_991, 5_000_011, 3], **more)
+    rows = nc.predict("ce", class_counts=[9_999_991, 5_000_011, 3], batch_size=3, **more)
+    assert len(large.class_norms) == len(large.weight_norms) == 3
+    # |h_k|^2 = sqrt(lW / (lH n_k)) sqrt((K-1)/K) M_k
+    for norm, gap, count in zip(large.class_norms, large.class_gaps, large.problem.counts):
+        assert norm**2 == pytest.approx(math.sqrt(2 / 3 / count) * gap, rel=1e-12)
+    assert sum(norm**2 for norm in rows.weight_norms) == pytest.approx(rows.weight_energy, rel=1e-12)
+    odd = nc.predict("ce", class_counts=[math.pi, math.e, math.sqrt(2)], **more)
+    assert odd.configuration().labels.tolist() == [0, 1, 2]
+
+
+def test_bias_separates_every_class_or_not_at_all():
+    """A collapsed class scores 0 = b everywhere, however high the mean over the classes is."""
+    more = {"weight_decay": 3e-2, "feature_decay": 3e-2, "bias": False, "features": "relu"}
+    assert not nc.predict("ce", class_counts=[20, 10, 1], **more).separates
+    assert nc.predict("ce", class_counts=[20, 10, 9], **more).separates
+    collapsed = nc.predict("ce", class_counts=[20, 10, 1], method="numerical", **more)
+    assert collapsed.negative_score < collapsed.bias < collapsed.positive_score
+    assert not collapsed.separates
+    # in the plane CE puts one class of six at the origin, where its bias alone wins; BCE keeps a threshold for all
+    for loss, separates in (("ce", False), ("bce", True)):
+        problem = nc.Problem(loss, 6, per_class=1, dim=2, weight_decay=5e-3, feature_decay=5e-3)
+        assert nc.predict(problem, method="numerical").separates == separates
+
+
+def test_loss_and_classes_may_be_positional():
+    decays = {"per_class": 2, "weight_decay": 1e-2, "feature_decay": 1e-2}
+    assert nc.predict("bce", 4, **decays) == nc.predict("bce", num_classes=4, **decays)
+    assert nc.predict(nc.Problem("bce", 4, **decays), 5).problem.num_classes == 5
+
+
+def test_json_holds_the_norms_of_unequal_classes():
+    decays = {"weight_decay": 1e-2, "feature_decay": 1e-3}
+    imbalanced = nc.predict("ce", class_counts=[5, 3, 1], bias=False, features="relu", **decays)
+    found = json.loads(imbalanced.to_json())
+    assert found["class_norms"] == list(imbalanced.class_norms)
+    assert found["weight_norms"] == list(imbalanced.weight_norms)
+    assert found["collapse_weight_decay"] == imbalanced.collapse_weight_decay
+    balanced = nc.predict("ce", num_classes=3, per_class=3, **decays)
+    assert "class_norms" not in balanced.to_dict()

@@ -62,6 +62,8 @@ def test_mu_does_not_underflow():
         ({"num_classes": 1}, "num_classes must be .* not 1"),
         ({"num_classes": 2.5}, "num_classes must be"),
         ({"num_classes": None}, "num_classes is missing"),
+        ({"num_classes": "10"}, "num_classes must be .* not '10'"),
+        ({"num_classes": math.nan}, "num_classes must be .* not nan"),
         ({"dim": 0}, "dim must be .* not 0"),
         ({"dim": 1.5}, "dim must be"),
         ({"per_class": 0}, "per_class must be positive"),
@@ -82,6 +84,22 @@ def test_impossible_input_is_explained(change, message):
     loss = arguments.pop("loss")
     with pytest.raises(ValueError, match=message):
         nc.predict(loss, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weight_decay": "5e-4"}, "weight_decay must be a number, not '5e-4'"),
+        ({"feature_decay": None}, "feature_decay must be a number, not None"),
+        ({"per_class": [2]}, "per_class must be a number"),
+        ({"per_class": None, "class_counts": 7}, "class_counts must be numbers, one for each class, not 7"),
+        ({"per_class": None, "class_counts": ["a", 1, 1]}, "class_counts must be numbers"),
+    ],
+)
+def test_values_of_the_wrong_type_are_named(change, message):
+    arguments = {"num_classes": 3, "per_class": 1, **DECAYS, **change}
+    with pytest.raises(TypeError, match=message):
+        nc.predict("ce", **arguments)
 
 
 def test_unknown_loss_parameter():

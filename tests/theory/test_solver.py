@@ -101,6 +101,11 @@ def test_same_seed_same_digits():
     assert len(first.objectives) == 2
 
 
+def test_a_problem_is_asked_for():
+    with pytest.raises(TypeError, match="problem must be a Problem, not 'ce'"):
+        nc.solve("ce")
+
+
 def test_restarts_must_be_positive():
     with pytest.raises(ValueError, match="restarts must be at least 1, not 0"):
         nc.solve(nc.Problem("ce", 3, per_class=2, **DECAYS), restarts=0)

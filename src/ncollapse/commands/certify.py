@@ -12,6 +12,7 @@ from ncollapse import console
 from ncollapse.metrics.files import read_arrays
 from ncollapse.theory import Certificate, certify
 
+LOSS_PARAMS = ("alpha", "M", "kappa", "beta", "label_smoothing")
 WIDTH = 100  # columns that hold every row
 
 
@@ -39,12 +40,14 @@ class Args:
     """Compare with all features, or only with non-negative ones, which is tighter."""
     alpha: float | None = None
     """The smoothing of ls (default 0.1), or with --M the weight of the target in mse."""
-    M: float | None = None
+    M: Annotated[float | None, tyro.conf.arg(name="M")] = None
     """The target of mse, with --alpha."""
     kappa: float | None = None
     """The weight of the target in mse, with --beta."""
     beta: float | None = None
     """The target of mse, with --kappa."""
+    label_smoothing: float | None = None
+    """Of ce and bce."""
     json: bool = False
     """Print one JSON object instead of the table."""
 
@@ -55,7 +58,7 @@ def main(argv: list[str]) -> int:
     arrays = read_arrays(args.file)
     if "weight" not in arrays:
         raise ValueError(f"{args.file}: weight [K, d] missing; a certificate needs the classifier")
-    params = {"alpha": args.alpha, "M": args.M, "kappa": args.kappa, "beta": args.beta}
+    params = {name: value for name in LOSS_PARAMS if (value := getattr(args, name)) is not None}
     certificate = certify(
         **arrays,
         loss=args.loss,
@@ -64,7 +67,7 @@ def main(argv: list[str]) -> int:
         bias_decay=args.bias_decay,
         batch_size=args.batch_size,
         features_model=args.features,
-        **{name: value for name, value in params.items() if value is not None},
+        **params,
     )
     if args.json:
         console.print_json(certificate.to_dict())

@@ -13,6 +13,7 @@ any N.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -48,6 +49,12 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """The fields as a plain dictionary."""
         return asdict(self)
+
+    def to_json(self) -> str:
+        """One JSON object; NaN is null."""
+        from ncollapse.console import clean
+
+        return json.dumps(clean(self.to_dict()), allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -140,14 +147,16 @@ def lower_bound(
     shares = summary.shares
     tau = math.sqrt(decays.weight * decays.feature)
     plain = loss.gradient(summary.responses)
-    norm = dual_norm(plain, summary, features_model) / tau
-    candidates = [plain]
-    if bias is not None:
-        # A bias still on its way would spoil the bound: its optimum for these class means is a better dual point.
-        candidates.append(loss.gradient(recentre(loss, summary.responses, shares, bias, decays.bias)))
-        if decays.bias == 0.0:
-            candidates = [loss.balance(candidate, shares) for candidate in candidates]
-    return max(_dual_value(loss, q, summary, bias, decays, features_model) for q in candidates), norm
+    norm = dual_norm(plain, summary, features_model)
+    if bias is None:
+        return _dual_value(loss, plain, norm, summary, bias, decays), norm / tau
+    # A bias still on its way would spoil the bound: its optimum for these class means is a better dual point.
+    candidates = [plain, loss.gradient(recentre(loss, summary.responses, shares, bias, decays.bias))]
+    if decays.bias == 0.0:
+        candidates = [loss.balance(candidate, shares) for candidate in candidates]
+    norms = [norm if q is plain else dual_norm(q, summary, features_model) for q in candidates]
+    values = [_dual_value(loss, q, size, summary, bias, decays) for q, size in zip(candidates, norms)]
+    return max(values), norm / tau
 
 
 def dual_norm(gradient: Array, summary: Summary, features_model: str = "free") -> float:
@@ -170,16 +179,15 @@ def dual_norm(gradient: Array, summary: Summary, features_model: str = "free") -
 def _dual_value(
     loss: ConvexLoss,
     q: Array,
+    norm: float,
     summary: Summary,
     bias: Array | None,
     decays: Decays,
-    features_model: str,
 ) -> float:
-    """max over s in [0, s_max] of D(s Y), where s_max brings Y into the ball and keeps it in the domain of L*."""
+    """max over s in [0, s_max] of D(s Y), where s_max brings Y, of that norm, into the ball and the domain of L*."""
     shares = summary.shares
     total = shares @ q
     penalty = float(total @ total) / (2.0 * decays.bias) if bias is not None and decays.bias > 0.0 else 0.0
-    norm = dual_norm(q, summary, features_model)
     largest = min(1.0, math.sqrt(decays.weight * decays.feature) / norm) if norm > 0.0 else 1.0
 
     def value(s: float) -> float:

@@ -3,42 +3,48 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from ncollapse.theory.prediction import Configuration, Prediction
-from ncollapse.theory.problem import Problem
+from ncollapse.theory.problem import Problem, check_dim
+
+FINEST = 10_000  # the largest denominator of a fractional class count that is told from its neighbours
 
 
 def configure(prediction: Prediction, dim: int | None = None) -> Configuration:
     """Factors W, H of the optimal logits, of least cost, with a common bias."""
     problem = prediction.problem
     k = problem.num_classes
-    wanted = dim if dim is not None else problem.dim or max(k, prediction.rank)
-    if wanted < max(1, prediction.rank):
-        raise ValueError(f"dim must be at least {max(1, prediction.rank)} for this optimum, not {wanted}")
+    wanted = check_dim(dim if dim is not None else problem.dim or k, max(1, prediction.rank), " for this optimum")
     made_for = None if prediction.solution is None else prediction.solution.weight.shape[1]
     if problem.loss.name == "mse" and problem.features == "free" and problem.dim is not None and problem.dim < k:
         made_for = problem.dim  # the optimum of few dimensions is not that of more
     if made_for is not None and wanted != made_for and not (prediction.solution and wanted > made_for):
         raise ValueError(f"dim is {wanted}, but the prediction was made for dim={made_for}")
     bias = torch.full((k,), prediction.bias, dtype=torch.float64)
-    if prediction.solution is not None:
-        found = prediction.solution
-        features, weight = found.features, found.weight
-        bias = bias if found.bias is None else found.bias
-    elif prediction.class_gaps is not None:
-        features, weight = _frame(_fan(prediction.class_gaps), problem)
-    elif prediction.phase == "orthogonal-frame":
-        features, weight = _frame(_mix(prediction.gap, prediction.mean_component, k), problem)
-    else:
-        features, weight = _factor(prediction, wanted)
+    if prediction.solution is not None and prediction.solution.bias is not None:
+        bias = prediction.solution.bias
+    features, weight = factor(prediction, wanted)
     rows = torch.repeat_interleave(torch.arange(k), torch.tensor(_multiplicities(problem)))
     return Configuration(_pad(features, wanted)[rows], rows, _pad(weight, wanted), bias)
 
 
-def _factor(prediction: Prediction, dim: int) -> tuple[Tensor, Tensor]:
+def factor(prediction: Prediction, dim: int | None = None) -> tuple[Tensor, Tensor]:
+    """One feature a class [K, r] and the weight [K, r], r <= `dim` (default: the problem's, or K)."""
+    problem = prediction.problem
+    if prediction.solution is not None:
+        return prediction.solution.features, prediction.solution.weight
+    if prediction.class_gaps is not None:
+        return _frame(_fan(prediction.class_gaps), problem)
+    if prediction.phase == "orthogonal-frame":
+        return _frame(_mix(prediction.gap, prediction.mean_component, problem.num_classes), problem)
+    return _split(prediction, dim or problem.dim or problem.num_classes)
+
+
+def _split(prediction: Prediction, dim: int) -> tuple[Tensor, Tensor]:
     """|Z|^(1/2) on both sides, its sign on W, so that H >= 0 wherever the optimum allows it."""
     k, t = prediction.problem.num_classes, math.sqrt(prediction.problem.balance)
     gap, mean = math.sqrt(prediction.gap), math.sqrt(abs(prediction.mean_component))
@@ -92,11 +98,16 @@ def _spread_directions(k: int, rank: int) -> Tensor:
 
 def _multiplicities(problem: Problem) -> list[int]:
     """How often each class's feature is repeated so that means over samples are right: the counts in lowest terms."""
-    counts = problem.class_counts
-    if counts is None or not all(count.is_integer() for count in counts):
+    if problem.class_counts is None:
         return [1] * problem.num_classes
-    divisor = math.gcd(*(int(count) for count in counts))
-    return [int(count) // divisor for count in counts]
+    # the simplest fractions near the counts: 0.1 is meant as 1/10, not as the double next to it
+    counts = [Fraction(count).limit_denominator(FINEST) for count in problem.class_counts]
+    unit = math.lcm(*(count.denominator for count in counts))
+    if unit > FINEST or min(counts) == 0:  # too many rows: one a class, each right, their means over classes
+        return [1] * problem.num_classes
+    whole = [int(count * unit) for count in counts]
+    divisor = math.gcd(*whole)
+    return [count // divisor for count in whole]
 
 
 def _pad(matrix: Tensor, dim: int) -> Tensor:

@@ -194,6 +194,8 @@ def recentre(loss: ConvexLoss, response: Array, shares: Array, bias: Array, bias
     delta = np.zeros_like(bias)
     value, slope, hessian, r = curve(delta)
     for _ in range(60):
+        if np.abs(slope).max() * len(bias) < 1e-15:
+            break
         if hessian.ndim == 1:
             step = -slope / np.maximum(hessian + bias_decay, _TINY)
         else:

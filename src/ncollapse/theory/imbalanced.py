@@ -42,6 +42,7 @@ def predict_imbalanced(problem: Problem) -> Prediction:
         "bias": 0.0,
         "objective": loss + problem.mu * gauge,
         "rank": k - collapsed,
+        "separates": collapsed == 0,  # the scores of a collapsed class are 0, like the bias
         "critical_bias_decay": math.inf,
         "separation_mu": _find_separation(problem),
         "collapse_mu": _find_separation(problem),

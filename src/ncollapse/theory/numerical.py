@@ -31,7 +31,8 @@ def predict_numerically(problem: Problem, *, restarts: int = 6, seed: int = 0) -
     spread = max(solution.objectives) - min(solution.objectives)
     notes = [f"found numerically; the objectives of {len(solution.objectives)} starts spread over {spread:.2g}"]
     if certificate is not None:
-        notes.append(f"certified: the global minimum is at most {certificate.gap:.2g} below")
+        bound = "" if problem.dim is None or problem.dim >= k else " (a bound for d >= K, so it may not be reached)"
+        notes.append(f"certified: the global minimum is at most {certificate.gap:.2g} below{bound}")
     return Prediction(
         problem=problem,
         method="numerical",
@@ -45,10 +46,17 @@ def predict_numerically(problem: Problem, *, restarts: int = 6, seed: int = 0) -
         gap=gap if symmetric else math.nan,
         mean_component=mean if symmetric else math.nan,
         rank=int(torch.linalg.matrix_rank(solution.weight, rtol=1e-5)) if phase != "collapsed" else 0,
-        separates=negative < bias < positive,
+        separates=_separates(scores, solution.bias),
         notes=tuple(notes),
         solution=solution,
     )
+
+
+def _separates(scores: Tensor, bias: Tensor | None) -> bool:
+    """Whether every class's threshold lies below its own scores and above those of all other classes' samples."""
+    logits = scores if bias is None else scores - bias
+    own = torch.eye(len(scores), dtype=torch.bool)
+    return bool((logits[own] > 0).all() and (logits[~own] < 0).all())
 
 
 def _name_phase(problem: Problem, scores: Tensor, bias: Tensor | None, gap: float, mean: float) -> str:

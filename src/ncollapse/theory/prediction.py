@@ -50,7 +50,8 @@ class Prediction:
         objective: the minimum of f.
         gap, mean_component: a and c of the logits a (I - J/K) + c J/K - b; NaN where the optimum is not of that form.
         rank: how many dimensions the optimum needs; the prediction holds in every dimension that is no smaller.
-        separates: whether negative_score < bias < positive_score (bce-vs-ce Lemma C.9, corrected).
+        separates: whether the bias lies between the negative and the positive scores, in every class (bce-vs-ce
+            Lemma C.9, corrected).
         critical_bias_decay: the bias decay above which the phase is saturated (inf: never).
         separation_mu, collapse_mu: the mu = sqrt(n weight_decay feature_decay) from which on classes are no longer
             separated, and from which on W = H = 0.
@@ -109,7 +110,8 @@ class Prediction:
     def configuration(self, dim: int | None = None) -> Configuration:
         """An optimal (features, labels, weight, bias) in `dim` dimensions (default: the problem's, or K).
 
-        One feature a class, repeated in proportion to the class counts; non-negative for `features="relu"`.
+        One feature a class, repeated in proportion to the class counts; non-negative for `features="relu"`. Without a
+        bias `bias` is 0, which is what `measure` reports; `certify` then wants `bias=None`.
         """
         from ncollapse.theory.configuration import configure
 
@@ -140,7 +142,10 @@ class Prediction:
         values["problem"] = self.problem.to_dict()
         if self.transition is not None:
             values["transition"] = {item.name: getattr(self.transition, item.name) for item in fields(self.transition)}
-        return {**values, "mu": self.mu}
+        values |= {"mu": self.mu, "collapse_weight_decay": self.collapse_weight_decay}
+        if self.class_gaps is not None or self.solution is not None:  # else equal, and as many as there are classes
+            values |= {"class_norms": self.class_norms, "weight_norms": self.weight_norms}
+        return values
 
     def to_json(self) -> str:
         """One JSON object; NaN and infinities are null."""
@@ -160,9 +165,10 @@ class Prediction:
         k = self.problem.num_classes
         if self.problem.balanced and self.method == "closed" and self.rank in (0, 1, k - 1, k):
             return (math.sqrt(self.feature_energy),) * k, (math.sqrt(self.weight_energy / k),) * k
-        features, labels, weight, _ = self.configuration()
-        first = [int((labels == index).nonzero()[0]) for index in range(k)]
-        return tuple(features[first].norm(dim=1).tolist()), tuple(weight.norm(dim=1).tolist())
+        from ncollapse.theory.configuration import factor
+
+        features, weight = factor(self)
+        return tuple(features.norm(dim=1).tolist()), tuple(weight.norm(dim=1).tolist())
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_"):
@@ -173,11 +179,15 @@ class Prediction:
         raise AttributeError(f"a Prediction has no {name!r}")
 
 
-def predict(problem: Problem | str | Loss = "ce", *, method: str = "closed", **arguments: Any) -> Prediction:
+def predict(
+    problem: Problem | str | Loss = "ce", num_classes: int | None = None, *, method: str = "closed", **arguments: Any
+) -> Prediction:
     """Predict what the last layer converges to: the global minimum of the unconstrained feature model.
 
-    Takes a `Problem`, or what makes one. `method="closed"` uses the closed forms and their scalar equations (solved to
-    rounding error) and raises a ValueError where none is known; `method="numerical"` minimises with `solve`.
+    Takes a `Problem`, or the arguments that make one: the loss, num_classes, per_class or batch_size or class_counts,
+    weight_decay, feature_decay, bias_decay, dim, bias, features, and the loss's own parameters. `method="closed"` uses
+    the closed forms and their scalar equations (solved to rounding error) and raises a ValueError where none is known;
+    `method="numerical"` minimises with `solve`.
 
     >>> decays = {"weight_decay": 5e-4, "feature_decay": 5e-4, "bias_decay": 5e-4}
     >>> p = predict("bce", num_classes=10, batch_size=128, features="relu", **decays)
@@ -188,6 +198,8 @@ def predict(problem: Problem | str | Loss = "ce", *, method: str = "closed", **a
 
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    if num_classes is not None:
+        arguments["num_classes"] = num_classes
     if not isinstance(problem, Problem):
         problem = Problem(problem, **arguments)
     elif arguments:
@@ -221,7 +233,6 @@ def summarise(
         problem=problem,
         weight_energy=problem.balance * weight_gauge,
         feature_energy=weight_gauge / problem.balance / k,
-        separates=values["negative_score"] < values["bias"] < values["positive_score"],
         notes=notes,
-        **values,
+        **{"separates": values["negative_score"] < values["bias"] < values["positive_score"], **values},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ncollapse.losses import Loss, make_loss
@@ -60,8 +61,8 @@ class Problem:
         counts = None if class_counts is None else _check_counts(class_counts)
         classes = _check_classes(num_classes, counts)
         _check_sizes(per_class, batch_size, counts)
-        if dim is not None and (int(dim) != dim or dim < 1):
-            raise ValueError(f"dim must be a whole number of at least 1 (or None for d >= K), not {dim}")
+        if dim is not None:
+            dim = check_dim(dim, 1, " (or None for d >= K)")
         if features not in FEATURES:
             raise ValueError(f"features must be one of {', '.join(FEATURES)}, not {features!r}")
         made = make_loss(loss, **loss_params)
@@ -69,7 +70,7 @@ class Problem:
             raise ValueError("loss must have one logit a class and no class weights (class_counts weigh classes)")
         decays = {"weight_decay": weight_decay, "feature_decay": feature_decay, "bias_decay": bias_decay}
         for name, value in decays.items():
-            if not math.isfinite(value) or value < 0:
+            if not math.isfinite(_check_number(name, value)) or value < 0:
                 raise ValueError(f"{name} must be a finite number that is not negative, not {value}")
         for name in ("weight_decay", "feature_decay"):
             if decays[name] == 0:
@@ -87,7 +88,7 @@ class Problem:
             "per_class": size,
             "batch_size": None if batch_size is None else float(batch_size),
             "class_counts": counts,
-            "dim": None if dim is None else int(dim),
+            "dim": dim,
             **{name: float(value) for name, value in decays.items()},
             "bias": bool(bias),
             "features": features,
@@ -106,7 +107,7 @@ class Problem:
         """sqrt(n feature_decay / weight_decay): W W^T is that times |Z| at the optimum, Z the class logits."""
         return math.sqrt(self.per_class) * math.sqrt(self.feature_decay) / math.sqrt(self.weight_decay)
 
-    @property
+    @cached_property
     def counts(self) -> tuple[float, ...]:
         """The number of samples of each class that the feature decay sees (of a batch, where `batch_size` is given)."""
         if self.class_counts is None:
@@ -114,7 +115,7 @@ class Problem:
         scale = self.per_class * self.num_classes / sum(self.class_counts)
         return tuple(count * scale for count in self.class_counts)
 
-    @property
+    @cached_property
     def balanced(self) -> bool:
         """Whether every class has the same number of samples."""
         return self.class_counts is None or len(set(self.class_counts)) == 1
@@ -161,8 +162,32 @@ class Problem:
         return f"Problem({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
 
 
+def check_dim(dim: int, least: int, alternative: str = "") -> int:
+    """A dimension as an int, if it is a whole number of at least `least`."""
+    if not _is_whole(dim) or dim < least:
+        raise ValueError(f"dim must be a whole number of at least {least}{alternative}, not {dim!r}")
+    return int(dim)
+
+
+def _is_whole(value: Any) -> bool:
+    try:
+        return not isinstance(value, str) and float(value).is_integer()
+    except TypeError:
+        return False
+
+
+def _check_number(name: str, value: float) -> float:
+    try:
+        return math.fabs(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a number, not {value!r}") from None
+
+
 def _check_counts(class_counts: Sequence[float]) -> tuple[float, ...]:
-    counts = tuple(float(count) for count in class_counts)
+    try:
+        counts = tuple(float(count) for count in class_counts)
+    except (TypeError, ValueError):
+        raise TypeError(f"class_counts must be numbers, one for each class, not {class_counts!r}") from None
     for index, count in enumerate(counts):
         if not math.isfinite(count) or count <= 0:
             raise ValueError(f"class_counts must be positive: class {index} has {count:g}; leave empty classes out")
@@ -174,8 +199,8 @@ def _check_classes(num_classes: int | None, counts: tuple[float, ...] | None) ->
         if counts is None:
             raise ValueError("num_classes is missing: give it, or class_counts")
         num_classes = len(counts)
-    if int(num_classes) != num_classes or num_classes < 2:
-        raise ValueError(f"num_classes must be a whole number of at least 2, not {num_classes}")
+    if not _is_whole(num_classes) or num_classes < 2:
+        raise ValueError(f"num_classes must be a whole number of at least 2, not {num_classes!r}")
     if counts is not None and len(counts) != num_classes:
         raise ValueError(f"class_counts has {len(counts)} entries but num_classes is {num_classes}")
     return int(num_classes)
@@ -183,7 +208,7 @@ def _check_classes(num_classes: int | None, counts: tuple[float, ...] | None) ->
 
 def _check_sizes(per_class: float | None, batch_size: float | None, counts: tuple[float, ...] | None) -> None:
     for name, value in (("per_class", per_class), ("batch_size", batch_size)):
-        if value is not None and (not math.isfinite(value) or value <= 0):
+        if value is not None and (not math.isfinite(_check_number(name, value)) or value <= 0):
             raise ValueError(f"{name} must be positive, not {value}")
     if per_class is not None and (batch_size is not None or counts is not None):
         raise ValueError("per_class, batch_size and class_counts say the same thing: give one (or counts with a batch)")

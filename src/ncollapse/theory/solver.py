@@ -69,6 +69,8 @@ def solve(problem: Problem, *, restarts: int = 6, seed: int = 0, max_iterations:
     >>> round(solution.objective, 8), solution.certificate.gap < 1e-8
     (0.39439769, True)
     """
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a Problem, not {problem!r}; Problem(loss, num_classes, ...) makes one")
     if restarts < 1:
         raise ValueError(f"restarts must be at least 1, not {restarts}")
     model = _Model(problem)
