@@ -68,6 +68,20 @@ def test_linear_head_takes_values_a_class():
         assert nc.LinearHead(4, 3, bias_init=values).bias.tolist() == [1.0, 2.0, 3.0]
 
 
+def test_a_number_is_a_number_whatever_its_type():
+    for number in (10, np.float32(10.0), torch.tensor(10.0)):
+        spread = nc.LinearHead(4, 3, bias_init=number).bias - 10.0
+        assert spread.abs().max() <= 0.5
+        assert spread.std() > 0
+
+
+def test_a_head_takes_arrays():
+    weight, bias = np.arange(6.0).reshape(2, 3), np.array([1.0, 2.0])
+    for head in (nc.Head(weight, bias), nc.Head.of((weight, bias))):
+        assert head.logits(torch.ones(3, dtype=torch.float64)).tolist() == [2.0, 10.0]
+    assert nc.measure(np.eye(2, 3), np.arange(2), head=nc.Head(weight, bias)).bias.mean == 1.5
+
+
 def test_prior_gives_the_class_frequencies_at_zero_features():
     counts, h = [60, 30, 10], torch.zeros(1, 4)
     sigmoid = nc.LinearHead(4, 3, bias_init={"prior": counts})(h).sigmoid()

@@ -20,7 +20,7 @@ from ncollapse.frames import simplex_etf
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """A weight [K, d] and a threshold bias [K] (None: no bias).
+    """A weight [K, d] and a threshold bias [K] (None: no bias), tensors or arrays.
 
     >>> import torch
     >>> Head(torch.eye(2), torch.tensor([1.0, 0.0])).logits(torch.tensor([[3.0, 4.0]])).tolist()
@@ -31,6 +31,9 @@ class Head:
     bias: Tensor | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", torch.as_tensor(self.weight))
+        if self.bias is not None:
+            object.__setattr__(self, "bias", torch.as_tensor(self.bias))
         if self.weight.ndim != 2:
             raise ValueError(f"weight must have shape [K, d], got {list(self.weight.shape)}")
         if self.bias is not None and tuple(self.bias.shape) != (len(self.weight),):
@@ -55,7 +58,8 @@ class Head:
         if isinstance(source, Head | LinearHead | ETFHead):
             weight, bias = source.weight, source.bias
         elif isinstance(source, tuple | list) and len(source) == 2:
-            weight, bias = torch.as_tensor(source[0]), None if source[1] is None else torch.as_tensor(source[1])
+            pair = cls(*source)
+            weight, bias = pair.weight, pair.bias
         else:
             raise TypeError(
                 "head must be a Head, LinearHead, ETFHead, torch.nn.Linear or a pair (weight, bias), "
@@ -219,6 +223,8 @@ def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
         softmax = problem is not None and problem.loss.contrastive
         return (-share.log() if softmax else -share.logit()).to(start)
     values = torch.as_tensor(bias_init, dtype=start.dtype)
+    if values.ndim == 0:
+        return start + values
     if values.shape != start.shape:
         raise ValueError(f"bias_init must hold one number for each of {len(start)} classes, got {list(values.shape)}")
     return values.clone()
