@@ -88,6 +88,14 @@ def test_shared_runs_are_shared():
     assert rates[1024] == pytest.approx(0.008)
 
 
+def test_tables_9_and_10_vary_what_they_say():
+    table_9, table_10 = find("bce-vs-ce/table-9").grid(), find("bce-vs-ce/table-10").grid()
+    starts = {(p.keys["bias_init"], p.recipe.model.bias_init, p.recipe.decays.bias) for p in table_9}
+    assert starts == {(start, float(start), 0.0) for start in (0, 1, 2, 3, 4, 5, 6, 8, 10)}
+    decays = {(p.keys["bias_decay"], p.recipe.decays.bias, p.recipe.model.bias_init) for p in table_10}
+    assert decays == {(decay, decay, 10.0) for decay in (0.5, 0.05, 5e-3, 5e-4, 5e-5, 5e-6)}
+
+
 def test_filters_seeds_and_epochs():
     only = parse_only(["bias_decay=5e-4,5e-6", "loss=BCE"])
     points = expand(find("bce-vs-ce/table-10"), only, seeds=2, epochs=40, measure_every=5)

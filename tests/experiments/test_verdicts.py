@@ -10,7 +10,7 @@ from ncollapse.experiments.catalogue import CATALOGUE, find
 from ncollapse.experiments.coverage import cover
 from ncollapse.experiments.experiment import adjust, expand, shorten
 from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.verdicts import compare, group, match, sign, sum_up, tolerance
+from ncollapse.experiments.verdicts import Line, compare, group, match, sign, sum_up, tolerance
 
 
 def record(point, path, **train):
@@ -62,6 +62,42 @@ def test_a_miss_that_keeps_the_order_is_in_direction(table_11, tmp_path):
         lines = compare(experiment, points, records)
         found = next(x for x in lines if x.keys["loss"] == "bce" and x.field == "train.weight_energy")
         assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(0.991, "reproduced"), (0.987, "reproduced in direction")])
+def test_the_bar_is_one_percent(table_11, tmp_path, factor, verdict):
+    experiment, table = table_11
+    points = expand(experiment, {"optimizer": ("adamw",), "batch_size": ("64",)})
+    records = [record(p, tmp_path / str(i), **printed(table, p, weight_energy=factor)) for i, p in enumerate(points)]
+    lines = compare(experiment, points, records)
+    assert {x.verdict for x in lines if x.field == "train.weight_energy"} == {verdict}
+
+
+@pytest.mark.parametrize(("off", "verdict"), [(0.009, "reproduced"), (-0.011, "not reproduced")])
+def test_accuracies_have_one_point(off, verdict, tmp_path):
+    experiment = find("bce-vs-ce/table-1")
+    point = experiment.grid()[0]
+    table = publications.load("bce-vs-ce")["table-1"]
+    fields = ("accuracy", "uniform_accuracy")
+    summary = {"status": "finished", "test": {f: table.find(f"test.{f}", **point.keys).value + off for f in fields}}
+    run = RunRecord(tmp_path, "x", point.recipe.to_dict(), {}, [], summary, "finished")
+    assert [x.verdict for x in compare(experiment, [point], [run])] == [verdict, verdict]
+
+
+@pytest.mark.parametrize(
+    ("exact", "direction", "missed", "verdict"),
+    [
+        (9, 1, 0, "reproduced"),
+        (8, 2, 0, "reproduced in direction"),
+        (0, 9, 1, "reproduced in direction"),
+        (8, 0, 2, "not reproduced"),
+    ],
+)
+def test_nine_in_ten_numbers_decide(exact, direction, missed, verdict):
+    counts = {"reproduced": exact, "reproduced in direction": direction, "not reproduced": missed}
+    cell = publications.load("bce-vs-ce")["table-6"].cells[0]
+    lines = [Line("", "", "", {}, cell, (1.0,), verdict=v) for v, n in counts.items() for _ in range(n)]
+    assert sum_up(lines)[0] == verdict
 
 
 def test_sgd_has_five_percent_and_seeds_widen_the_bar(table_11, tmp_path):
