@@ -167,6 +167,7 @@ def test_exactly_merged_means_give_nan_or_a_smaller_rank():
     merged = nc.measure(rows, torch.tensor([0, 0, 1, 1, 2, 2]))
     assert merged.means_rank == 1
     assert merged.nc1 == pytest.approx(0.0, abs=1e-30)
+    assert math.isnan(merged.cdnv)  # a variance over a distance of 0
 
 
 def test_zero_features_have_no_direction():

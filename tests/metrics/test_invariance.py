@@ -162,6 +162,15 @@ def test_inputs_are_left_alone():
     assert all(torch.equal(a, b) for a, b in zip(before, tensors))
 
 
+def test_statistics_do_not_lose_a_large_offset():
+    """Whole numbers, four a class: the class means are exact at any offset, and centring must leave them so."""
+    features = torch.randint(-8, 8, (20, 6), generator=torch.Generator().manual_seed(0)).double()
+    labels = torch.arange(20) % 5
+    near, far = (nc.measure(nc.ClassStatistics(5, 6).update(features + offset, labels)) for offset in (0.0, 2.0**30))
+    for name in ("nc1", "nc1_quotient", "nc2_means", "equinorm_means", "means_smallest_singular_value"):
+        assert getattr(far, name) == pytest.approx(getattr(near, name), rel=1e-12), name
+
+
 def test_saved_statistics_come_back(tmp_path):
     features, labels, weight, _ = draw(0)
     statistics = nc.ClassStatistics(4, 6).update(features, labels)

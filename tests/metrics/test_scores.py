@@ -168,6 +168,14 @@ def test_a_measurement_survives_json():
         nc.Measurement.from_dict({"nc9": 1.0})
 
 
+@pytest.mark.parametrize(("own", "other", "verdict"), [(0.49, 0.49, True), (0.51, 0.1, False), (0.1, 0.51, False)])
+def test_the_verdict_is_about_both_deviations(own, other, verdict):
+    features = torch.tensor([[5 + own, other], [5 - own, -other], [other, 5 + own], [-other, 5 - own]])
+    m = nc.measure(features, torch.tensor([0, 0, 1, 1]), torch.eye(2))
+    assert (m.positive_score.std, m.negative_score.std) == pytest.approx((own, other), rel=1e-6)
+    assert m.collapsed is verdict
+
+
 def test_full_collapse_takes_the_values_the_table_names():
     """A simplex ETF, self-dual, collapsed: what the column `at full collapse` says."""
     classes = 5
