@@ -16,6 +16,7 @@ from ncollapse.data import (
     folders,
     load,
     samples_per_class,
+    stream,
     train_loader,
     validation_split,
 )
@@ -106,6 +107,21 @@ def test_workers_change_nothing(data):
         for (x, y), (other, target) in zip(alone.epoch(epoch), helped.epoch(epoch)):
             assert torch.equal(x, other)
             assert torch.equal(y, target)
+
+
+def test_few_images_wait_for_no_workers(data, monkeypatch):
+    asked = []
+
+    class Workers(stream._Workers):
+        def __init__(self, decoder, workers, device):
+            asked.append(workers)
+            super().__init__(decoder, 0, device)
+
+    monkeypatch.setattr(stream, "_Workers", Workers)
+    images = decode(data, 8).images
+    monkeypatch.setattr(stream, "DECODED_ALONE", len(data) - 1)
+    assert torch.equal(decode(data, 8).images, images)
+    assert asked == [0, None]
 
 
 def test_evaluation_in_order(data):

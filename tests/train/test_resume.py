@@ -33,7 +33,7 @@ def count_lines(folder):
 
 @pytest.mark.slow
 def test_sigkill_at_random_points(tmp_path):
-    recipe = recipes.get("digits", loss="ce").override(optim__epochs=12, optim__name="adamw", optim__lr=2e-3)
+    recipe = recipes.get("digits", loss="ce").override(optim__epochs=8, optim__name="adamw", optim__lr=2e-3)
     folder = tmp_path / "killed" / recipe.run_id
     draw = random.Random(time.time_ns())
     killed = 0
@@ -44,7 +44,7 @@ def test_sigkill_at_random_points(tmp_path):
             text=True,
         )
         assert process.stdout.readline() == "ready\n"
-        target = min(10, count_lines(folder) + draw.randint(0, 4))
+        target = min(6, count_lines(folder) + draw.randint(0, 3))
         while process.poll() is None and count_lines(folder) < target:
             time.sleep(0.002)
         time.sleep(draw.uniform(0, 0.15))

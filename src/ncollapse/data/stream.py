@@ -24,6 +24,8 @@ from ncollapse.data.plan import Plan
 
 ASPECTS = (3 / 4, 4 / 3)
 DECODED_AT_ONCE = 64
+DECODED_ALONE = 2000
+"""So many images are decoded before worker processes have started, which takes seconds."""
 Order = tuple[str, int | None]
 """A path, and the seed of its random window or None for the centre."""
 
@@ -162,6 +164,8 @@ class FolderEvalLoader:
 
 def decode_images(paths: Sequence[str], image_size: int, workers: int | None = None) -> Tensor:
     """All images in memory, uint8 [N, 3, S, S]: the shorter side resized, the centre cut out."""
+    if workers is None and len(paths) <= DECODED_ALONE:
+        workers = 0
     images = torch.empty(len(paths), 3, image_size, image_size, dtype=torch.uint8)
     starts = range(0, len(paths), DECODED_AT_ONCE)
     orders: list[list[Order]] = [[(path, None) for path in paths[at : at + DECODED_AT_ONCE]] for at in starts]
