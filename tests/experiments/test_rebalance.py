@@ -1,6 +1,8 @@
 """The second stage of table 4: class-balanced retraining of the classifier on frozen features."""
 
 import json
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -32,7 +34,9 @@ def test_the_tail_gains_and_norms_stay_bounded():
         assert score(test, even, w, b) > score(test, even, weight, bias) + 0.2
 
 
-def test_both_stages_on_digits(tmp_path):
+def test_both_stages_on_digits(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncollapse.experiments.rebalance.DECAYS", (1e-4,))
+    monkeypatch.setattr("ncollapse.experiments.rebalance.BOUNDS", (0.5, math.inf))
     base = adjust(recipes.get("digits"), model__name="mlp-32", data__long_tail=10.0, data__validation=0.2)
     base = adjust(base, optim__epochs=3)
     points = [
@@ -52,5 +56,13 @@ def test_both_stages_on_digits(tmp_path):
     keyed = [Point({"data": "cifar100-lt", "model": "resnet32", "factor": 10, **p.keys}, p.recipe) for p in points]
     lines = second_stage_lines(experiment, keyed, records)
     assert [line.published.mean for line in lines] == ["70.91", "71.54"]
+    assert [line.keys["loss"] for line in lines] == ["ce", "bce"]
+    assert not any("weight_decay" in line.keys for line in lines)
+    other = tmp_path / "seed-1"
+    other.mkdir()
+    (other / "rebalanced.json").write_text('{"after": {"validation": 0.5, "test": 0.25}}')
+    config = {**records[0].config, "seed": 1}
+    more = [*records, replace(records[0], path=other, run_id="seed-1", config=config)]
+    assert second_stage_lines(experiment, keyed, more)[0].values == (lines[0].values[0], 0.25), "one value a seed"
     chosen = [json.loads((r.path / "rebalanced.json").read_text())["after"] for r in records[:2]]
     assert lines[0].values == (max(chosen, key=lambda after: after["validation"])["test"],)

@@ -124,12 +124,13 @@ def second_stage_lines(experiment: Experiment, points: Sequence[Point], records:
     matched = match(points, records)
     lines: list[Line] = []
     for line in compare(experiment, points, ()):
-        if line.published is None or any(other.published == line.published for other in lines):
+        published = line.published
+        if published is None or any(other.published == published for other in lines):
             continue
         tried = [
             record
             for point, found in matched
-            if all(point.keys.get(k) == v for k, v in line.published.where.items())
+            if all(point.keys.get(k) == v for k, v in published.where.items())
             for record in found
         ]
         best: dict[int | None, dict[str, float]] = {}
@@ -141,5 +142,6 @@ def second_stage_lines(experiment: Experiment, points: Sequence[Point], records:
             lengths = {int(record.get("optim.epochs", 0)) for record in tried}
             values = tuple(after["test"] for after in best.values())
             line = replace(line, values=values, epochs=tuple(sorted(lengths)))
+        line = replace(line, keys=dict(published.where))  # the decay is chosen, not a place of the table
         lines.append(line)
     return [judge(line, lines) for line in lines]
