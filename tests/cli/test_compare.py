@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from ncollapse.cli import main
+from ncollapse.experiments.compare import choose_recipe
 
 SMALL = ["--epochs", "2", "--seeds", "2", "--jobs", "1"]
 
@@ -60,42 +62,64 @@ def test_json_is_one_object_and_nothing_is_run_twice(uninterrupted, capsys):
     assert len(before) == 4
 
 
-@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_anywhere_it_ends_with_the_same_table(uninterrupted, tmp_path, blow):
+def test_stopped_twice_it_ends_with_the_same_table(uninterrupted, tmp_path, capsys):
     _, whole = uninterrupted
     command = [sys.executable, "-m", "ncollapse.cli", "compare", "--out", str(tmp_path), *SMALL]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-    deadline = time.monotonic() + 120
-    while not any(p.stat().st_size for p in tmp_path.glob("*/history.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(blow)
-    _, errors = process.communicate(timeout=60)
-    if blow == signal.SIGINT:
-        assert process.returncode == 130
-        assert b"continues where it stopped" in errors
+    for blow in (signal.SIGINT, signal.SIGKILL):
+        before = count_epochs(tmp_path)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        deadline = time.monotonic() + 120
+        while count_epochs(tmp_path) == before and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(blow)
+        printed, errors = process.communicate(timeout=60)
+        assert printed == b""
+        if blow == signal.SIGINT:
+            assert process.returncode == 130
+            assert errors.splitlines()[-1].endswith(b"interrupted; the same command continues where it stopped")
     assert len(list(tmp_path.glob("*/summary.json"))) < 4, "it was stopped too late to show anything"
-    again = run_compare(tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert again.stdout.splitlines()[:-1] == whole.splitlines()[:-1]
+    assert main(["compare", "--out", str(tmp_path), *SMALL]) == 0
+    assert capsys.readouterr().out.splitlines()[:-1] == whole.splitlines()[:-1]
 
 
-def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path, monkeypatch):
+def count_epochs(folder):
+    return sum(file.read_bytes().count(b"\n") for file in folder.glob("*/history.jsonl"))
+
+
+@pytest.mark.parametrize("images", ["vectors", "pictures"])
+def test_own_arrays_without_a_test_split(tmp_path, capsys, images):
+    random = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    arrays = {
+        "vectors": random.normal(size=(60, 5)) + 4 * np.eye(3, 5)[labels],
+        "pictures": random.integers(0, 256, (60, 6, 6), dtype=np.uint8),
+    }
+    np.savez(tmp_path / "mine.npz", images=arrays[images], labels=labels)
+    options = ["--losses", "bce", "--seeds", "1", "--epochs", "1", "--engine", "packed", "--device", "cpu", "--json"]
+    out = tmp_path / "out"
+    assert main(["compare", "--data", f"npz:{tmp_path / 'mine.npz'}", "--out", str(out), *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [v["label"] for v in found["variants"]] == ["BCE"]
+    (summary,) = (json.loads(p.read_text()) for p in out.glob("*/summary.json"))
+    assert summary["train"]["counts"] == [16, 16, 16]
+    assert summary["test"]["counts"] == [4, 4, 4]
+
+
+def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path, capsys):
     recipe = tmp_path / "wild.json"
-    from ncollapse.experiments.compare import choose_recipe
-
     calm = choose_recipe("digits", "ce", None).override(optim__epochs=2)
     recipe.write_text(
         calm.override(optim__lr=1e30, decays__weight=0.0, decays__feature=0.0, decays__bias=0.0).to_json()
     )
     out = tmp_path / "out"
-    more = ["--out", str(out), "--seeds", "1", "--losses", "ce", "mse", "--jobs", "1"]
-    command = [sys.executable, "-m", "ncollapse.cli", "compare", "--recipe", str(recipe), *more]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    more = ["--seeds", "1", "--losses", "ce", "mse", "--jobs", "1", "--engine", "packed", "--device", "cpu"]
+    assert main(["compare", "--recipe", str(recipe), "--out", str(out), *more]) == 1
+    captured = capsys.readouterr()
+    assert "seed 0 failed: Diverged: the loss became" in captured.err
+    assert "failed" in captured.out
     statuses = [json.loads(p.read_text())["status"] for p in out.glob("*/summary.json")]
     assert len(statuses) == 2
     assert "failed" in statuses
-    assert done.returncode == 1
-    assert "failed" in done.stdout
     assert "failed" in (out / "report.html").read_text()
 
 
@@ -105,11 +129,24 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path, monkeypatch):
         (["--losses", "cee"], "cee"),
         (["--seeds", "0"], "seeds"),
         (["--optimisers", "sgdd"], "sgdd"),
-        (["--data", "nix"], "nix"),
+        (["--data", "nix"], "data: no data set 'nix'"),
+        (["--data", "mnist"], "NCOLLAPSE_DATA"),
+        (["--data", "npz:nowhere.npz"], "nowhere.npz"),
+        (["--data", "gaussian:dimension=3"], "'dimension'"),
+        (["--jobs", "0"], "jobs"),
+        (["--epochs", "0"], "epochs"),
     ],
 )
-def test_bad_input_is_named(tmp_path, capsys, options, word):
+def test_bad_input_is_named_in_one_line(tmp_path, capsys, monkeypatch, options, word):
+    monkeypatch.delenv("NCOLLAPSE_DATA", raising=False)
     assert main(["compare", "--out", str(tmp_path / "out"), *options]) == 2
     captured = capsys.readouterr()
     assert word in captured.err
+    assert len(captured.err.splitlines()) == 1
     assert captured.out == ""
+
+
+def test_repeated_it_prints_the_same(uninterrupted, capsys):
+    out, printed = uninterrupted
+    assert main(["compare", "--out", str(out), *SMALL]) == 0
+    assert capsys.readouterr().out == printed

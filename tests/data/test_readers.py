@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ncollapse.data import INFO, Dataset, load
+from ncollapse.data import INFO, Dataset, MissingSplit, load
 from ncollapse.data.cifar import load_cifar, read_pickle
 from ncollapse.data.idx import DIGITS, load_idx, read_idx
 
@@ -173,14 +173,23 @@ def test_npz_vectors_and_names(tmp_path):
     data = load(f"npz:{tmp_path / 'a.npz'}")
     assert data.images.dtype == torch.float32
     assert data.classes == ("cat", "dog")
-    with pytest.raises(ValueError, match="test_images and test_labels"):
+    with pytest.raises(MissingSplit, match="test_images and test_labels"):
         load(f"npz:{tmp_path / 'a.npz'}", split="test")
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.uint64])
+def test_npz_labels_of_every_whole_type(tmp_path, kind):
+    np.savez(tmp_path / "a.npz", images=np.ones((3, 2)), labels=np.array([0, 2, 1], kind))
+    data = load(f"npz:{tmp_path / 'a.npz'}")
+    assert (data.labels.tolist(), data.labels.dtype, data.num_classes) == ([0, 2, 1], torch.int64, 3)
 
 
 @pytest.mark.parametrize(
     ("arrays", "match"),
     [
         ({"images": np.ones((3, 2)), "labels": np.ones(3)}, "whole numbers"),
+        ({"images": np.ones((3, 2)), "labels": np.array([0, 1, 2]), "classes": ["a", "b"]}, "0..1; they span 0..2"),
+        ({"images": np.ones((3, 2)), "labels": np.array(["a", "b", "c"])}, "labels must be whole numbers, got <U1"),
         ({"images": np.ones((3, 2)), "labels": np.ones(4, int)}, r"labels must be int64 \[3\]"),
         ({"images": np.full((3, 2), np.nan), "labels": np.ones(3, int)}, "NaN"),
         ({"images": np.ones((3, 2)), "labels": np.array([-1, 0, 1])}, "0..1; they span -1..1"),

@@ -23,6 +23,23 @@ def test_plan_crosses_losses_optimisers_and_seeds():
     assert {(r.optim.name, r.optim.lr) for r in recipes} == set(rates.items())
 
 
+@pytest.mark.parametrize("data", ["digits", "gaussian", "gaussian:num_classes=4,dim=8", "npz:mine.npz"])
+def test_vectors_get_the_small_network(data):
+    assert plan(data, seeds=1)[0].model.name == "mlp-small"
+
+
+def test_a_start_of_the_bias_that_goes_with_the_loss_keeps_losses_comparable(tmp_path):
+    for recipe in plan("cifar10", ("ce", "bce"), seeds=2, recipe="bce-vs-ce/setting-3"):
+        path = write_run(tmp_path, {"loss.name": recipe.loss.name, "seed": recipe.seed})
+        (path / "config.json").write_text(recipe.to_json())
+    found = compare_runs(read_runs(tmp_path))
+    assert [f.variant.label for f in found] == ["CE · b₀ 0", "BCE · b₀ 6"]
+    assert found[1].differences["test.accuracy"].n == 2
+    other = write_run(tmp_path, {"loss.name": "bce", "seed": 5})
+    (other / "config.json").write_text(recipe.override(model__bias_init=1.0, seed=0).to_json())
+    assert [f.reference for f in compare_runs(read_runs(tmp_path))] == [None, None, None]
+
+
 def test_plan_takes_a_recipe_for_images_and_from_a_file(tmp_path):
     assert plan("mnist", seeds=1)[0].model.name == "resnet18"
     assert plan("cifar10", seeds=1, recipe="all-losses")[0].model.name == "wide-resnet50-2"
@@ -38,7 +55,8 @@ def test_plan_takes_a_recipe_for_images_and_from_a_file(tmp_path):
         ({"seeds": 0}, "seeds"),
         ({"losses": ()}, "losses"),
         ({"optimisers": ("sgdd",)}, "sgdd"),
-        ({"losses": ("cee",)}, "cee"),
+        ({"losses": ("cee",)}, "losses: 'cee' is none of ce, bce"),
+        ({"data": "nix"}, "data: no data set 'nix'"),
     ],
 )
 def test_plan_names_what_is_wrong(changes, word):

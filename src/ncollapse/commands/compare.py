@@ -66,8 +66,12 @@ def main(argv: list[str]) -> int:
     options = {
         name: getattr(args, name) for name in ("data_root", "engine", "jobs", "device", "deterministic", "retry")
     }
-    with progress() as display:
+    display = progress()
+    try:
         records, findings = compare(recipes, args.out, progress=follow(display, recipes), **options)
+    finally:
+        if display.live.is_started:
+            display.stop()
     page = write_report(args.out)
     unfinished = [r for r in records if r.status != "finished"]
     if args.json:
@@ -80,7 +84,7 @@ def main(argv: list[str]) -> int:
 
 
 def follow(display: Progress, recipes: Sequence[Recipe]) -> Any:
-    """A listener that turns the events of all runs into one progress bar over their epochs."""
+    """A listener that turns the events of all runs into one progress bar over their epochs, shown from the first on."""
     labels = {r.run_id: f"{r.loss.name} {r.optim.name} seed {r.seed}" for r in recipes}
     epochs = {r.run_id: r.optim.epochs for r in recipes}
     done = dict.fromkeys(epochs, 0)
@@ -91,6 +95,7 @@ def follow(display: Progress, recipes: Sequence[Recipe]) -> Any:
         run = str(event.get("run_id"))
         if run not in done:
             return
+        display.start()
         status = event.get("status")
         if status in ("skipped", "finished", "failed"):
             done[run] = epochs[run]

@@ -1,5 +1,6 @@
 """Data sets, seeded subsets, augmentation and loaders that live on the device."""
 
+from ncollapse.data.arrays import MissingSplit
 from ncollapse.data.augment import Augment
 from ncollapse.data.catalogue import INFO, NORMALISATION, load
 from ncollapse.data.choose import eval_loader, train_loader
@@ -26,6 +27,7 @@ __all__ = [
     "FolderDataset",
     "FolderEvalLoader",
     "FolderLoader",
+    "MissingSplit",
     "eval_loader",
     "load",
     "long_tail",

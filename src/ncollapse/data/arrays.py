@@ -12,6 +12,10 @@ from torch import Tensor
 from ncollapse.data.dataset import Dataset
 
 
+class MissingSplit(ValueError):
+    """The file has training samples alone."""
+
+
 def load_npz(path: Path, split: str) -> Dataset:
     """Read `images` and `labels` (train), `test_images` and `test_labels` (test), and `classes` (names) if it is there.
 
@@ -24,17 +28,20 @@ def load_npz(path: Path, split: str) -> Dataset:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             if f"{prefix}images" not in file or f"{prefix}labels" not in file:
-                raise ValueError(
+                refuse = MissingSplit if prefix and "images" in file and "labels" in file else ValueError
+                raise refuse(
                     f"{path} needs the arrays {prefix}images and {prefix}labels for the split {split!r}; "
                     f"it has {', '.join(file.files) or 'none'}"
                 )
             images, labels = file[f"{prefix}images"], file[f"{prefix}labels"]
             names = [str(item) for item in file["classes"]] if "classes" in file else None
-            highest = max(int(file[key].max(initial=-1)) for key in ("labels", "test_labels") if key in file)
+            numbered = {key: file[key] for key in ("labels", "test_labels") if key in file}
     except (zipfile.BadZipFile, EOFError, OSError) as error:
         raise ValueError(f"{path} is no npz file, or a damaged one: {error}") from error
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"{path}: {prefix}labels must be whole numbers, got {labels.dtype}")
+    for key, array in numbered.items():
+        if not np.issubdtype(array.dtype, np.integer):
+            raise ValueError(f"{path}: {key} must be whole numbers, got {array.dtype}")
+    highest = max(int(array.max()) if array.size else -1 for array in numbered.values())
     classes = tuple(names or (str(label) for label in range(highest + 1)))
     return Dataset(_arrange(images, path), torch.from_numpy(labels.astype(np.int64)), classes, f"npz:{path}", split)
 

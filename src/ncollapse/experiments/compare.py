@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +37,12 @@ def compare(
 
 
 def check_data(recipes: Sequence[Recipe], out: Path, data_root: str | Path | None) -> None:
-    """Load the data of unfinished runs once before any starts: a wrong name is one error, not one for each run."""
-    from ncollapse.data import load
+    """Load the data of unfinished runs once before any starts: a wrong file is one error, not one for each run."""
+    from ncollapse.train.feed import load_splits
 
     waiting = [r for r in recipes if read_run(out / r.run_id).status != "finished"]
-    for name in {r.data.name for r in waiting}:
-        load(name, data_root)
+    for recipe in {json.dumps(asdict(r.data)): r for r in waiting}.values():
+        load_splits(recipe, data_root)
 
 
 def plan(
@@ -60,10 +62,18 @@ def plan(
     >>> [r.loss.name for r in plan(losses=("ce", "bce"), seeds=1)]
     ['ce', 'bce']
     """
+    from ncollapse.data.catalogue import KNOWN, is_known
+    from ncollapse.losses import LOSS_NAMES
+
     if seeds < 1:
         raise ValueError(f"seeds must be at least 1, got {seeds}")
     if not losses:
         raise ValueError("losses is empty: give at least one, such as ce bce")
+    if not is_known(data):
+        raise ValueError(f"data: no data set {data!r}; there are {KNOWN}")
+    for loss in losses:
+        if loss not in LOSS_NAMES:
+            raise ValueError(f"losses: {loss!r} is none of {', '.join(LOSS_NAMES)}")
     for optimiser in optimisers:
         if optimiser not in LEARNING_RATES:
             raise ValueError(f"optimisers: {optimiser!r} is none of {', '.join(LEARNING_RATES)}")
@@ -87,7 +97,7 @@ def choose_recipe(data: str, loss: str, recipe: str | None) -> Recipe:
     from ncollapse.train import Recipe, recipes
     from ncollapse.train.recipe import LossSpec
 
-    small = data in ("digits", "gaussian") or data.startswith("npz:")
+    small = data.partition(":")[0] in ("digits", "gaussian", "npz")
     name = recipe or ("digits" if small else "bce-vs-ce/setting-2")
     if name.endswith((".toml", ".json")):
         base = Recipe.from_file(name)

@@ -36,7 +36,7 @@ QUANTITIES = (
     Quantity("train.bias", "bias"),
     Quantity("train.weight_energy", "weight energy"),
     Quantity("train.feature_energy", "feature energy"),
-    Quantity("certificate.gap", "certified gap", False, "lower"),
+    Quantity("certificate.gap", "certified gap"),  # of another objective for each loss: neither side is better
 )
 SAID = ("test.accuracy", "test.uniform_accuracy", "train.nc1")
 PREDICTED = ("positive_score", "negative_score", "bias", "weight_energy", "feature_energy", "nc1", "nc2", "nc3")
@@ -134,7 +134,9 @@ def say(finding: Finding) -> str:
     start = f"{name} ({seeds}): test accuracy {_rate(accuracy)}, uniform accuracy {_rate(uniform)}"
     reached, nc1 = finding.reached["nc1_epoch"], finding.speeds["nc1_epoch"]
     if reached == n:
-        start += f", NC1 below 0.1 by epoch {nc1.mean:.3g}{' on average' if n > 1 else ''}"
+        start += (
+            f", NC1 below 0.1 by epoch {nc1.mean:.1f} on average" if n > 1 else f", NC1 below 0.1 by epoch {nc1.mean:g}"
+        )
     elif reached:
         start += f", NC1 below 0.1 in {reached} of {n} runs"
     else:
@@ -165,8 +167,8 @@ def say_ranges(findings: Sequence[Finding]) -> list[tuple[str, str]]:
             means = [f.estimates[q.key].mean for f in own if f.estimates[q.key].n]
             if q.key in SAID and means:
                 low, high = (100 * v if q.percent else v for v in (min(means), max(means)))
-                places = ".2f" if q.percent else ".3g"
-                parts.append(f"{q.title} from {low:{places}} to {high:{places}}{' %' if q.percent else ''}")
+                ends = [f"{v:.2f}" if q.percent else _short(v, 3) for v in (low, high)]
+                parts.append(f"{q.title} from {ends[0]} to {ends[1]}{' %' if q.percent else ''}")
         runs = sum(len(f.variant.counted) for f in own)
         name = own[0].variant.label.split(" · ")[0]
         sentences.append(
@@ -202,7 +204,7 @@ def _clause(finding: Finding, quantity: Quantity) -> str:
     if not math.isfinite(d.mean):
         return f"{title} not measured"
     scale, unit = (100, " points") if quantity.percent else (1, "")
-    size = f"{abs(d.mean) * scale:.2g}{unit}"
+    size = f"{_short(abs(d.mean) * scale, 2)}{unit}"
     side = "higher" if d.mean > 0 else "lower"
     if d.n < 2:
         return f"{title} {size} {side}" if d.mean else f"{title} equal"
@@ -227,7 +229,21 @@ def _early_clause(finding: Finding) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.2g}".replace("-", "−") if value else "0"
+    return ("+" if value > 0 else "") + _short(value, 2)
+
+
+def _short(value: float, digits: int) -> str:
+    """A number in a sentence: few digits, no exponent of a programmer's.
+
+    >>> _short(1.87e-06, 3), _short(-0.25, 2), _short(12.3456, 2)
+    ('1.87·10⁻⁶', '−0.25', '12')
+    """
+    text = f"{value:.0f}" if 10 <= abs(value) < 1e5 else f"{value:.{digits}g}"
+    mantissa, _, exponent = text.partition("e")
+    if exponent:
+        raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+        text = f"{mantissa}·10{raised}"
+    return text.replace("-", "−")
 
 
 def _rate(value: Estimate) -> str:

@@ -21,6 +21,7 @@ PRIORITY = (
     "decays.bias",
     "model.bias_init",
 )
+START = "model.bias_init"
 WORDS = {
     "decays.weight": "λW",
     "decays.feature": "λH",
@@ -77,6 +78,7 @@ def group_runs(records: Sequence[RunRecord]) -> list[Variant]:
         groups.setdefault(_key(flat[id(record)], ("seed", "name")), []).append(record)
     heads = [flat[id(group[0])] for group in groups.values()]
     between = _telling([{k: v for k, v in head.items() if not k.startswith("loss.")} for head in heads])
+    contexts = _contexts(heads)
     variants = []
     for group in groups.values():
         own = flat[id(group[0])]
@@ -85,7 +87,7 @@ def group_runs(records: Sequence[RunRecord]) -> list[Variant]:
         params = _telling([{k: v for k, v in head.items() if k.startswith("loss.")} for head in same])
         settings = {key: own.get(key) for key in (*params, *between)}
         label = " · ".join([LOSSES.get(loss, loss), *(_phrase(key, value) for key, value in settings.items())])
-        context = _key({k: v for k, v in own.items() if not k.startswith("loss.")}, ("seed", "name"))
+        context = contexts[_key(own, ("seed", "name"))]
         ordered = sorted(group, key=lambda r: (r.seed is None, r.seed or 0, r.run_id))
         variants.append(Variant(label, loss, settings, context, tuple(ordered)))
     order = list(LOSSES)
@@ -138,6 +140,25 @@ def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 def _key(flat: dict[str, Any], without: tuple[str, ...]) -> str:
     return json.dumps({k: v for k, v in flat.items() if k not in without}, sort_keys=True, default=str)
+
+
+def _contexts(heads: list[dict[str, Any]]) -> dict[str, str]:
+    """What each configuration shares with those it is compared with, by its key: everything but the loss.
+
+    A bias's start that goes with the loss, as in bce-vs-ce's settings 3 to 6, keeps losses comparable: it is left out
+    where no loss has two of them.
+    """
+    without = ("seed", "name")
+    shared = [{k: v for k, v in head.items() if not k.startswith("loss.")} for head in heads]
+    wide = [_key(settings, (*without, START)) for settings in shared]
+    starts: dict[tuple[str, str], set[str]] = {}
+    for head, context in zip(heads, wide):
+        starts.setdefault((context, str(head.get("loss.name"))), set()).add(str(head.get(START)))
+    twice = {context for (context, _), values in starts.items() if len(values) > 1}
+    return {
+        _key(head, without): _key(settings, without) if context in twice else context
+        for head, settings, context in zip(heads, shared, wide)
+    }
 
 
 def _telling(heads: list[dict[str, Any]]) -> list[str]:

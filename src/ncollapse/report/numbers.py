@@ -60,7 +60,7 @@ def show_with_error(value: float, error: float, sign: bool = False) -> str:
         return f"{show(value, sign=sign)} ± 0"
     if error < 1e-6 * largest or largest < SMALLEST:
         return f"{show(value, sign=sign)} ± {show(error, 1)}"
-    exponent = 0 if 1e-2 <= largest < 1e5 else math.floor(math.log10(largest))
+    exponent = 0 if 1e-3 <= largest < 1e5 and error >= 1e-5 else math.floor(math.log10(largest))
     value, error = value / 10.0**exponent, error / 10.0**exponent
     text = f"{_fix(value, error, sign)} ± {_fix(error, error)}"
     return f"({text})·10{_raise(exponent)}" if exponent else text
@@ -81,7 +81,7 @@ def show_difference(value: Difference, percent: bool = False) -> tuple[str, str]
     reach, largest = (high - low) / 2, max(abs(low), abs(high))
     if low == high:
         return show(mean, 3, sign=True), f"the same in all {value.n} seeds"
-    exponent = 0 if largest >= 1e-2 or largest < SMALLEST else math.floor(math.log10(largest))
+    exponent = 0 if largest >= 1e-3 or largest < SMALLEST else math.floor(math.log10(largest))
     power = f"·10{_raise(exponent)}" if exponent else ""
     centre, left, right = (_fix(v / 10.0**exponent, reach / 5 / 10.0**exponent, True) for v in (mean, low, high))
     return centre + power, f"[{left}, {right}]{power}"
@@ -92,7 +92,7 @@ def _fix(value: float, error: float, sign: bool = False) -> str:
     places = -math.floor(math.log10(error))
     if round(error * 10.0**places) < 3:
         places += 1
-    places = min(5, max(0, places))
+    places = min(7, max(0, places))
     if round(value, places) == 0:
         value, sign = 0.0, False
     return f"{value:{'+' if sign else ''}.{places}f}".replace("-", "−")

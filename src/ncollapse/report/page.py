@@ -92,6 +92,7 @@ def make_report(folder: str | Path) -> Report:
     variants = group_runs(records)
     grouped = {id(r) for v in variants for r in v.records}
     others = [r for r in records if id(r) not in grouped]
+    records = [*(r for v in variants for r in v.records), *others]  # in the order of the tables
     findings = compare_runs(records)
     anchors = {v.label: f"#variant-{i}" for i, v in enumerate(variants)}
     anchors |= {str(r.path): f"#run-{i}" for i, r in enumerate(records)}
@@ -180,8 +181,8 @@ def name_folder(variants: Sequence[Variant], folder: Path) -> tuple[str, str]:
         return values.pop() if len(values) == 1 else None
 
     losses = [LOSSES.get(loss, loss) for loss in dict.fromkeys(v.loss for v in variants)]
-    names = losses[0] if len(losses) == 1 else f"{', '.join(losses[:-1])} and {losses[-1]}"
-    data = shared("data.name")
+    names = _join(losses)
+    data = _join(list(dict.fromkeys(str(r.get("data.name")) for r in records if r.get("data.name")))[:4])
     optimiser = shared("optim.name")
     parts = [shared("model.name"), CASES.get(optimiser, optimiser)]
     parts += [f"{shared(key)} {word}" for key, word in (("optim.epochs", "epochs"),) if shared(key)]
@@ -189,6 +190,10 @@ def name_folder(variants: Sequence[Variant], folder: Path) -> tuple[str, str]:
     seeds = len({r.seed for r in records})
     parts.append("one seed" if seeds == 1 else f"{seeds} seeds")
     return f"{names} on {data}" if data else names, " · ".join(str(p) for p in parts if p)
+
+
+def _join(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def collect_notes(records: Sequence[RunRecord]) -> list[str]:

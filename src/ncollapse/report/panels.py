@@ -11,7 +11,7 @@ from typing import Any
 from ncollapse.report.style import FAINT, GRID, INK, PRINT
 
 Spec = dict[str, Any]
-GAP_X, GAP_Y, MARGIN = 62, 66, {"l": 54, "r": 24}
+GAP_X, GAP_Y, MARGIN = 62, 80, {"l": 54, "r": 24}
 FONT = '-apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "Liberation Sans", sans-serif'
 
 

@@ -12,6 +12,7 @@ from ncollapse.experiments.comparison import QUANTITIES, SPEEDS, Finding, Quanti
 from ncollapse.experiments.runs import RunRecord, dig
 from ncollapse.experiments.variants import Variant, measured
 from ncollapse.report.figures.distributions import Snapshots
+from ncollapse.report.figures.theory import PHASES
 from ncollapse.report.numbers import MISSING, deviation, show, show_difference, show_estimate
 from ncollapse.report.published import Published
 
@@ -57,7 +58,7 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
     heads = [
         Cell(
             f"{f.variant.label}, n = {len(f.variant.counted)}",
-            (f"theory: {f.phase}",) if f.phase and len(findings) <= FEW else (),
+            (f"theory: {PHASES.get(f.phase, (f.phase,))[0]}",) if f.phase and len(findings) <= FEW else (),
             anchors[f.variant.label],
             f.variant.loss,
         )
@@ -74,7 +75,8 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
             rows.append(tuple(row))
         if others:
             aid += "; last the paired difference with its 95 % interval (rates in percentage points)"
-        return [Table("summary", "Measured, predicted, published", aid + ".", tuple(columns), tuple(rows), notes=notes)]
+        title = "Measured" + (", predicted" if "theory" in aid else "") + (", published" if "paper" in aid else "")
+        return [Table("summary", title, aid + ".", tuple(columns), tuple(rows), notes=notes)]
     tables = []
     parts = {
         "summary": ("Accuracy and features", [q for q in kept if q.key.startswith("test.") or q.percent]),
@@ -198,7 +200,8 @@ def tabulate_classes(variants: Sequence[Variant], snapshots: Snapshots) -> Table
     return Table(
         "classes",
         "Class by class",
-        "First seed of each loss. Equal norms and equal biases across classes are signs of collapse.",
+        "First seed of each loss: |w| is the norm of a class's row of the classifier, |class mean| that of its mean "
+        "training feature. Equal norms and equal biases across classes are signs of collapse.",
         tuple(columns),
         tuple(rows),
         "imbalanced-relu Sec. 5",
@@ -209,7 +212,7 @@ def class_arrays(record: RunRecord, snapshot: dict[str, Any]) -> dict[str, Any]:
     """Norms of classifier rows and class means, and biases, one value a class."""
     arrays = {}
     summary = record.summary or {}
-    for title, key in (("|w|", "train.weight_norms"), ("|mean|", "train.mean_norms")):
+    for title, key in (("|w|", "train.weight_norms"), ("|class mean|", "train.mean_norms")):
         values = dig(summary, key)
         if isinstance(values, list):
             arrays[title] = values
@@ -278,6 +281,8 @@ def _apart(value: float, reference: float, percent: bool = False) -> str:
     relative = deviation(value, reference)
     if not math.isfinite(relative):
         return f", off by {show(value - reference, 2, sign=True)}"
+    if 0 < abs(relative) < 5e-5:
+        return ", within 0.01 %"
     return f", {show(100 * relative, 2, sign=True)} %"
 
 

@@ -25,9 +25,9 @@ def print_findings(output: Console, findings: Sequence[Finding], unfinished: Seq
     if not output.is_terminal or output.width > WIDTH:
         output.width = WIDTH
     kept = [q for q in QUANTITIES if any(f.estimates[q.key].n for f in findings)]
-    if len(findings) <= 2:
+    if findings and len(findings) <= 2:
         _print_side_by_side(output, findings, kept)
-    else:
+    elif findings:
         _print_long(output, findings, kept)
     if any(f.reference for f in findings):
         output.print(FOOTNOTE, style="dim", highlight=False)
@@ -92,7 +92,7 @@ def _print_long(output: Console, findings: Sequence[Finding], kept: Sequence[Qua
     parts = {
         "accuracy and features": [q for q in kept if q.key.startswith("test.") or q.key == "certificate.gap"],
         "collapse": [q for q in kept if q.key.startswith("train.") and q.better],
-        "scores, theory below": [q for q in kept if not q.better],
+        "scores, theory below": [q for q in kept if not q.better and q.key.startswith("train.")],
     }
     for title, quantities in parts.items():
         if not quantities:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,22 @@ from ncollapse.train.evaluate import Batches, split_evenly
 from ncollapse.train.recipe import Recipe
 
 Samples = data.Dataset | data.FolderDataset
+HELD_OUT = 0.2
 _seeding = threading.Lock()
 
 
 def load_splits(recipe: Recipe, root: str | Path | None) -> dict[str, Samples]:
-    """Read, hold out the validation share, take the subset, shuffle labels: in this order, each seeded."""
+    """Read, hold out the validation share, take the subset, shuffle labels: in this order, each seeded.
+
+    Arrays of the user's without a test split give a fifth of each class for it, the same for every run.
+    """
     spec = recipe.data
-    train, splits = load(spec.name, root, "train"), {"test": load(spec.name, root, "test")}
+    train, splits = load(spec.name, root, "train"), {}
+    try:
+        splits["test"] = load(spec.name, root, "test")
+    except data.MissingSplit:
+        train, held = data.validation_split(train, HELD_OUT, seed=0)
+        splits["test"] = replace(held, split="test")
     if spec.validation:
         train, splits["validation"] = data.validation_split(train, spec.validation, seed=spec.seed)
     if spec.samples_per_class is not None:

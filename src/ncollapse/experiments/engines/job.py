@@ -66,8 +66,10 @@ def execute(job: Job, emit: Callable[[dict[str, Any]], None], device: str | None
         emit({"run_id": job.run_id, "status": "interrupted", "reason": str(error)})
         return "interrupted"
     except Exception as error:
-        record_failure(job, f"{type(error).__name__}: {error}", traceback.format_exc())
-        status = "failed"
+        reason = f"{type(error).__name__}: {error}"
+        record_failure(job, reason, traceback.format_exc())
+        emit({"run_id": job.run_id, "status": "failed", "reason": reason})
+        return "failed"
     emit({"run_id": job.run_id, "status": status})
     return status
 

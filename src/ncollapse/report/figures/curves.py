@@ -16,6 +16,8 @@ from ncollapse.report.panels import Figure, Panel, Spec, build, merge_alike
 from ncollapse.report.style import DASHES, INK, fade, look
 
 MANY = 8
+NAMED = 24
+"""Up to so many variants each line keeps its own label under the pointer; beyond, lines of a loss are joined."""
 POINTS = 240
 
 
@@ -123,6 +125,7 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
         style = look(variant.loss)
         dash = DASHES[contexts.index(variant.context) % len(DASHES)] if not many else "solid"
         group = variant.loss if many else variant.label
+        named = escape(variant.label) if len(variants) <= NAMED else "%{fullData.name}"
         with np.errstate(all="ignore"):
             middle = _mean(np.log(values), axis=0) if log else _mean(values, axis=0)
             line = np.exp(middle) if log else middle
@@ -143,7 +146,7 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
                 "line": {"color": style.colour, "width": 1 if many else 2, "dash": dash},
                 "opacity": 0.55 if many else 1,
                 "marker": {"symbol": style.marker, "size": 7, "maxdisplayed": 7},
-                "hovertemplate": "epoch %{x}: %{y:.4g}<extra>%{fullData.name}</extra>",
+                "hovertemplate": f"epoch %{{x}}: %{{y:.4g}}<extra>{named}</extra>",
             }
         )
     if not traces:
@@ -157,10 +160,13 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
     )
     if log:
         finite = [v for t in traces for v in t["y"] if v]
-        if finite and math.log10(max(finite) / min(finite)) > 5:
+        decades = math.log10(max(finite) / min(finite)) if finite else 0.0
+        if decades > 5:
             y["dtick"] = 2
-        elif finite and math.log10(max(finite) / min(finite)) < 1.2:
+        elif decades < 1.2:
             y = {"type": "log", "nticks": 6}
+        elif decades < 2.2:
+            y |= {"dtick": "D2", "exponentformat": "none"}
     return Panel(title, traces, {"title": {"text": "epoch", "standoff": 4}, "rangemode": "tozero"}, y)
 
 

@@ -86,7 +86,8 @@ def draw_phases(variants: Sequence[Variant]) -> Figure | None:
         "phases",
         "Phase diagram of the optimum",
         "What the last layer converges to, over μ = √(n λW λH) and the bias decay λb. Marks are these runs' settings "
-        "(λb = 0 on the lower edge); right of the grey border decay is too strong for any class to survive.",
+        "(λb = 0 on the lower edge). In the grey area decay is too strong for any class to survive; where the "
+        "bias saturates, λb holds it back and W keeps a mean; “mean only” separates no class.",
         build(panels, columns=min(3, len(panels)), row_height=280, min_width=270, showlegend=True),
         "corrected closed forms of bce-vs-ce Theorem 3.2 and its kin",
     )
@@ -290,7 +291,7 @@ def _landscape_panel(variant: Variant, field: Any, norm: float) -> Panel:
     y = {
         "title": {"text": "angle", "standoff": 2},
         "tickvals": [0, 45, 90, 135, 180],
-        "ticksuffix": "°",
+        "ticktext": ["0°", "45°", "90°", "135°", "180°"],
         "showgrid": False,
     }
     return Panel(escape(variant.label.split(" · ")[0]), [contour, arrows, mark], x, {**y, "range": [0, 180]})

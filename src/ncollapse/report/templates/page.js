@@ -1,7 +1,7 @@
 "use strict";
 (function () {
   const root = document.documentElement;
-  const GAP_X = 62, GAP_Y = 66, LEFT = 54, RIGHT = 24;
+  const GAP_X = 62, GAP_Y = 80, LEFT = 54, RIGHT = 24;
   const config = {
     displaylogo: false, responsive: false, showLink: false, plotlyServerURL: "", showSendToCloud: false, showEditInChartStudio: false,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "sendDataToCloud", "editInChartStudio", "autoScale2d", "zoomIn2d", "zoomOut2d"],
