@@ -238,6 +238,10 @@ def test_the_start_of_the_bias_is_compared(tmp_path):
         records.append(RunRecord(tmp_path / str(i), str(i), point.recipe.to_dict(), {}, rows, summary, "finished"))
     found = claims.check(experiment, points, records)
     assert [claim.holds for claim in found] == [True, False, True, False]
+    config = {**records[1].config, "seed": 1}
+    worse = {**records[1].summary, "certificate": {"relative_gap": 0.05}}
+    seeds = [*records, RunRecord(tmp_path, "x", config, {}, records[1].history, worse, "finished")]
+    assert claims.check(experiment, points, seeds)[0].holds is False, "the mean over seeds counts"
 
 
 @pytest.mark.parametrize(("name", "start", "end", "holds"), [("nc3", 0.157, 0.0189, True), ("nc3", 0.3, 0.06, False)])
