@@ -187,12 +187,23 @@ def test_a_thousand_classes(loss, kmu, lb, features):
     assert found["mean_component"] / 1000 == pytest.approx(prediction.mean_component / 1000, abs=2e-6)
 
 
-@pytest.mark.parametrize("loss", ["bce", "ce"])
-def test_a_thousand_classes_are_certified(loss):
-    problem = make(loss, 1000, 0.1, 1.0, "relu")
-    features, labels, weight, bias = nc.predict(problem).configuration()
+@pytest.mark.parametrize(
+    ("loss", "features", "lb", "phase"),
+    [
+        ("bce", "relu", 1.0, "saturated"),
+        ("bce", "free", 1e-6, "centred"),
+        ("ce", "relu", 1.0, "orthogonal-frame"),
+        ("mse", "free", 0.01, "centred"),
+    ],
+)
+def test_a_thousand_classes_are_certified(loss, features, lb, phase):
+    problem = make(loss, 1000, 0.1, lb, features)
+    prediction = nc.predict(problem)
+    assert prediction.phase == phase
+    point = prediction.configuration()
     decays = {name: getattr(problem, name) for name in ("weight_decay", "feature_decay", "bias_decay")}
-    certificate = nc.certify(features, labels, weight, bias, loss, features_model="relu", **decays)
+    certificate = nc.certify(*point, loss, features_model=features, **decays)
+    assert certificate.objective == pytest.approx(prediction.objective, abs=1e-10)
     assert abs(certificate.gap) < 1e-9
 
 

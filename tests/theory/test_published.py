@@ -1,5 +1,6 @@
 """The predictions against the numbers that bce-vs-ce prints, with no fitted number."""
 
+import doctest
 import json
 import runpy
 from pathlib import Path
@@ -66,3 +67,9 @@ def test_the_page_shows_the_records():
     for line in page.read_text().splitlines():
         if line.startswith("!["):
             assert (page.parent / line.partition("](")[2].rstrip(")")).is_file(), line
+
+
+def test_the_example_of_the_page_runs():
+    failed, tried = doctest.testfile(str(ROOT / "docs" / "theory.md"), module_relative=False)
+    assert tried >= 8
+    assert failed == 0

@@ -169,11 +169,15 @@ def dual_norm(gradient: Array, summary: Summary, features_model: str = "free") -
     # share_k / n_k instead of 1 / N: the same, and right with class weights too.
     scaled = gradient * (summary.shares / np.sqrt(np.where(summary.counts > 0, summary.counts, 1.0)))[:, None]
     gram = scaled @ scaled.T
-    top = np.linalg.eigvalsh(gram)[-1]
+    matrices = [gram]
     if features_model == "relu":
         positive = np.maximum(gram, 0.0)
-        top = min(top, np.linalg.eigvalsh(positive)[-1])
-    return math.sqrt(max(float(top), 0.0))
+        # Eigenvalues are dear: a diagonal matrix has its own, which no other with that diagonal falls below.
+        diagonal = positive.diagonal()
+        if np.count_nonzero(positive) == np.count_nonzero(diagonal):
+            return math.sqrt(diagonal.max())
+        matrices = [positive] if (positive == gram).all() else [gram, positive]
+    return math.sqrt(max(0.0, min(float(np.linalg.eigvalsh(matrix)[-1]) for matrix in matrices)))
 
 
 def _dual_value(
