@@ -124,8 +124,9 @@ def test_a_fixed_subset(digits):
 
 
 def test_curves(digits):
-    with nc.monitor(build(), DataLoader(digits, 64)) as watch:
-        watch.step()
+    model = build()
+    with nc.monitor(model, DataLoader(digits, 64)) as watch:
+        train(model, digits, 1, watch)
     drawn = {curve.name: curve for curve in watch.plot().data}
     assert list(drawn["nc1"].x) == [0, 1]
     assert list(drawn["nc1"].y) == [seen.measurement.nc1 for seen in watch.history]

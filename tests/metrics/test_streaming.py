@@ -355,7 +355,10 @@ def test_nothing_seen_is_an_error():
 def test_plot_draws_curves(data):
     features, labels, head = data
     metric = fill(nc.NeuralCollapse(CLASSES, DIM), features, labels)
-    results = [metric.compute(head), metric.compute(head)]
+    results = [metric.compute(head)]
+    metric.update(features[::2] ** 2, labels[::2])
+    results.append(metric.compute(head))
+    assert float(results[0]["nc1"]) != float(results[1]["nc1"])
     figure = metric.plot(results)
     drawn = {curve.name: curve for curve in figure.data}
     assert list(drawn["nc1"].y) == [float(result["nc1"]) for result in results]
@@ -365,6 +368,8 @@ def test_plot_draws_curves(data):
     assert {curve.name for curve in metric.plot().data} >= {"nc1", "nc2_means"}
     with pytest.raises(ValueError, match="no curve"):
         metric.plot([])
+    holes = metric.plot([{"nc1": 1.0, "up": -2.0}, {"nc1": 0.0, "up": -1.0}, {"nc1": math.inf}, {"nc1": 2.0}]).data
+    assert [(curve.name, list(curve.y)) for curve in holes] == [("nc1", [1.0, None, None, 2.0])]  # log axis
 
 
 @pytest.fixture(scope="module")
