@@ -299,6 +299,14 @@ def test_loaders_are_read_in_order_and_whole(options):
     assert torch.equal(y, Y)
 
 
+def test_a_loader_s_own_collation_is_kept():
+    def collate(samples):
+        return torch.stack([x for x, _ in samples]) * 2, torch.stack([y for _, y in samples])
+
+    loader = DataLoader(TensorDataset(X, Y), 16, shuffle=True, collate_fn=collate)
+    assert torch.equal(read(plain_order(loader))[0], 2 * X)
+
+
 def test_subsets_are_fixed_by_the_seed_and_shared_out():
     loader = DataLoader(TensorDataset(X, Y), 16, shuffle=True)
     first, again, other = (read(plain_order(loader, 15, seed))[0] for seed in (0, 0, 1))

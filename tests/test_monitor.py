@@ -91,6 +91,14 @@ def test_the_numbers_are_those_of_measure(digits):
     assert watch.history[-1].seconds > 0
 
 
+def test_a_loss_that_is_not_convex_is_predicted_but_not_certified(digits):
+    problem = nc.Problem("focal", 10, batch_size=50, **DECAYS)
+    seen = nc.monitor(build(), DataLoader(digits, 64), problem=problem).observe()
+    assert seen.certificate is None
+    assert seen.numbers()["predicted/positive_score"] == nc.predict(problem).positive_score
+    assert not any(name.startswith("certified") for name in seen.numbers())
+
+
 def test_every_so_many_epochs_and_the_last(digits):
     logged = []
     with nc.monitor(
