@@ -66,6 +66,7 @@ def test_six_classes_in_five_dimensions():
     ("loss", "bias_decay", "weight_decay", "phase"),
     [
         ("bce", 0.0, 5e-3, {"free": "centred", "relu": "orthogonal-frame"}),
+        ("bce", 0.005, 5e-3, {"free": "saturated", "relu": "orthogonal-frame"}),
         ("bce", 1.0, 5e-4, {"free": "saturated", "relu": "saturated"}),
         ("bce", 9.0, 3.0, {"free": "mean-only", "relu": "mean-only"}),
         ("mse", 0.0, 90.0, {"free": "collapsed", "relu": "collapsed"}),
