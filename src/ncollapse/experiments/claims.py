@@ -45,7 +45,7 @@ def falls(pairs: Pairs, fields: Sequence[str], by: float = 10.0, small: float = 
     The first measurement follows the first epoch, by which a loss that is quick has most of the way behind it. The
     distances lie between unit matrices, so 0.05 is an angle of 3 degrees; NC1 has no such scale.
     """
-    kept, total = 0, 0
+    kept, far, total = 0, 0, 0
     ends: dict[str, float] = {}
     for _, record in pairs:
         for field in fields:
@@ -54,7 +54,9 @@ def falls(pairs: Pairs, fields: Sequence[str], by: float = 10.0, small: float = 
             if len(positive) > 1:
                 total += 1
                 name = field.rpartition(".")[2]
-                kept += positive[-1] < positive[0] / by or (name != "nc1" and positive[-1] < small)
+                fell = positive[-1] < positive[0] / by
+                far += fell
+                kept += fell or (name != "nc1" and positive[-1] < small)
                 ends[name] = max(positive[-1], ends.get(name, 0.0))
     text = (
         f"the NC metrics approach zero: they end below 1/{by:g} of where they started, NC2 and NC3 else below {small:g}"
@@ -62,7 +64,9 @@ def falls(pairs: Pairs, fields: Sequence[str], by: float = 10.0, small: float = 
     if tuple(fields) == ("train.nc1",):
         text = f"NC1 approaches zero: it ends below 1/{by:g} of where it started"
     said = ", ".join(f"{name} {value:.2g}" for name, value in ends.items())
-    detail = f"{kept} of {count(total, 'curve')}; at the end at most {said}" if total else ""
+    detail = (
+        f"{kept} of {count(total, 'curve')}, {far} of them below 1/{by:g}; at the end at most {said}" if total else ""
+    )
     return Claim(text, kept == total if total else None, detail)
 
 
