@@ -23,6 +23,8 @@ def test_show(value, text):
 def test_estimates_share_one_power_of_ten_and_no_more_digits_than_the_error():
     assert show_estimate(Estimate(2.934e-4, 4.8e-6, 3)) == "(2.93 ± 0.05)·10⁻⁴"
     assert show_estimate(Estimate(100.372, 0.053, 3)) == "100.37 ± 0.05"
+    assert show_estimate(Estimate(0.0059, 0.0009, 3)) == "0.0059 ± 0.0009"
+    assert show_estimate(Estimate(0.02, 1e-7, 3)) == "(2.000000 ± 0.000010)·10⁻²"
     assert show_estimate(Estimate(0.98765, 0.00123, 3), percent=True) == "98.77 ± 0.12 %"
     assert show_estimate(Estimate(0.5, math.nan, 1)) == "0.5"
     assert show_estimate(Estimate(math.nan, math.nan, 0)) == "–"

@@ -1,7 +1,9 @@
 """The tables against the records they were made from."""
 
 import csv
+import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from ncollapse.experiments.runs import read_runs
 from ncollapse.experiments.variants import group_runs
 from ncollapse.report import make_report
 from ncollapse.report.export import escape_latex, export_table, format_latex
+from ncollapse.report.numbers import keep
 from ncollapse.report.published import find_published
 from ncollapse.report.tables import Cell, Table, tabulate_classes, tabulate_summary
 from reference.runs import write_comparison, write_run
@@ -94,3 +97,36 @@ def test_a_folder_without_runs_is_named(tmp_path):
         make_report(tmp_path)
     with pytest.raises(FileNotFoundError):
         make_report(tmp_path / "nowhere")
+
+
+def test_records_without_numbers_or_figures_are_named(tmp_path):
+    write_comparison(tmp_path, seeds=1)
+    path = write_run(tmp_path, {"seed": 5})
+    summary = json.loads((path / "summary.json").read_text())
+    summary["train"]["nc1"], summary["test"]["accuracy"] = math.nan, math.inf
+    (path / "summary.json").write_text(json.dumps(summary))
+    rows = (path / "history.jsonl").read_text().splitlines()
+    third = json.loads(rows[2])
+    third["train"]["nc1"] = math.inf
+    rows[2] = json.dumps(third)
+    (path / "history.jsonl").write_text("\n".join(rows))
+    (path / "snapshot.safetensors").write_bytes(b"torn")
+    notes = [note for note in make_report(tmp_path).notes if path.name in note]
+    assert [n for n in notes if "snapshot.safetensors cannot be read" in n]
+    assert [n for n in notes if "no number for test accuracy, train NC1;" in n]
+    assert [n for n in notes if f"one epoch has no NC1 (first {third['epoch']})" in n]
+
+
+def test_lines_of_cells_break_between_statements_alone():
+    assert keep("theory 3.771, +0.18 %").split(" ") == ["theory\xa03.771,", "+0.18\xa0%"]
+    assert keep("−0.7 [−3.5, +2.2]").split(" ") == ["−0.7", "[−3.5,\xa0+2.2]"]
+    assert keep("BCE · λb 0.5 · b₀ 10, n = 1").split(" ") == ["BCE\xa0·", "λb\xa00.5\xa0·", "b₀\xa010,", "n\xa0=\xa01"]
+
+
+def test_the_gap_of_another_objective_is_neither_better_nor_worse(tmp_path):
+    write_comparison(tmp_path, seeds=3)
+    findings = compare_runs(read_runs(tmp_path))
+    (table,) = tabulate_summary(findings, {}, {f.variant.label: "#x" for f in findings})
+    texts = {row[0].text: " ".join(row[3].lines) for row in table.rows}
+    assert "better" in texts["train NC1"] or "worse" in texts["train NC1"]
+    assert not re.search("better|worse", texts["certified gap"])

@@ -105,12 +105,12 @@ def collapse_speed(history: Sequence[dict[str, Any]], split: str = "train") -> S
     kept = [(epoch, values) for epoch, values in rows if isinstance(values, dict)]
 
     def first(field: str, holds: Any) -> int | None:
-        return next((e for e, values in kept if _is_number(values.get(field)) and holds(values[field])), None)
+        return next((e for e, values in kept if is_number(values.get(field)) and holds(values[field])), None)
 
     early = [values for epoch, values in kept if 1 <= epoch <= EARLY_EPOCHS]
 
     def mean_log(field: str) -> float:
-        logs = [math.log10(v[field]) for v in early if _is_number(v.get(field)) and v[field] > 0]
+        logs = [math.log10(v[field]) for v in early if is_number(v.get(field)) and v[field] > 0]
         return math.fsum(logs) / len(logs) if logs else math.nan
 
     return Speed(
@@ -124,5 +124,6 @@ def collapse_speed(history: Sequence[dict[str, Any]], split: str = "train") -> S
     )
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value of a record is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -105,6 +106,16 @@ def _raise(exponent: int) -> str:
 def deviation(value: float, reference: float) -> float:
     """Relative deviation (value - reference) / |reference|; NaN where the reference is 0."""
     return (value - reference) / abs(reference) if reference else math.nan
+
+
+def keep(text: str) -> str:
+    """Text for a cell of a table, whose lines break after commas, colons and dots alone, and before an interval.
+
+    >>> keep("theory 3.771, +0.18 %").split(" ")
+    ['theory\xa03.771,', '+0.18\xa0%']
+    """
+    held = text.replace(" ", "\u00a0").replace("\u00a0[", " [")
+    return re.sub(r"([,:·])\u00a0(?![^\[\]]*\])", r"\1 ", held)
 
 
 def compact(values: Iterable[Any], digits: int = 5) -> list[float | int | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ncollapse import __version__
-from ncollapse.experiments.comparison import Finding, compare_runs, say_ranges
+from ncollapse.experiments.comparison import QUANTITIES, Finding, compare_runs, say_ranges
 from ncollapse.experiments.runs import RunRecord, dig, read_runs
-from ncollapse.experiments.variants import CASES, LOSSES, Variant, group_runs
+from ncollapse.experiments.statistics import is_number
+from ncollapse.experiments.variants import CASES, LOSSES, Variant, group_runs, measured
 from ncollapse.report.figures import curves, distributions, features, frames, grids, theory
 from ncollapse.report.figures.distributions import Snapshots
-from ncollapse.report.numbers import embed
+from ncollapse.report.numbers import embed, keep
 from ncollapse.report.panels import Figure
 from ncollapse.report.published import find_published
 from ncollapse.report.style import look
@@ -31,6 +33,7 @@ from ncollapse.report.tables import (
 )
 
 REPRESENTATIVES = 6
+SNAPSHOT = "snapshot.safetensors"
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,9 @@ def make_report(folder: str | Path) -> Report:
     ]
     title, subtitle = name_folder(variants, Path(folder))
     kept = tuple(s for s in sections if s.tables or s.figures)
-    return Report(title, subtitle, tuple(findings), kept, tuple(records), anchors, tuple(collect_notes(records)))
+    unread = [r for v in variants for r in v.counted if (r.path / SNAPSHOT).is_file() and r.path not in snapshots]
+    notes = tuple(collect_notes(records, unread))
+    return Report(title, subtitle, tuple(findings), kept, tuple(records), anchors, notes)
 
 
 def render(report: Report, live: str = "") -> str:
@@ -132,7 +137,14 @@ def render(report: Report, live: str = "") -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"look": look, "embed": embed, "pretty": pretty, "dig": dig, "say_ranges": say_ranges}
+    environment.globals |= {
+        "look": look,
+        "embed": embed,
+        "pretty": pretty,
+        "dig": dig,
+        "say_ranges": say_ranges,
+        "keep": keep,
+    }
     loader = environment.loader
     assert loader is not None
     return environment.get_template("page.html").render(
@@ -196,9 +208,9 @@ def _join(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def collect_notes(records: Sequence[RunRecord]) -> list[str]:
+def collect_notes(records: Sequence[RunRecord], unread: Sequence[RunRecord] = ()) -> list[str]:
     """What went wrong with runs, for the reader to see first."""
-    notes = []
+    notes = [f"Run {r.run_id}: snapshot.safetensors cannot be read; some figures go without it." for r in unread]
     for record in records:
         reason = dig(record.summary or {}, "reason")
         if record.status == "failed":
@@ -208,6 +220,10 @@ def collect_notes(records: Sequence[RunRecord]) -> list[str]:
             notes.append(f"Run {record.run_id} cannot be read in full ({why}); it is left out of the numbers.")
         elif record.notes:
             notes.append(f"Run {record.run_id}: {'; '.join(record.notes)}.")
+        if record.status == "finished":
+            void = [q.title for q in QUANTITIES if q.better and not math.isfinite(measured(record, q.key))]
+            if void:
+                notes.append(f"Run {record.run_id} has no number for {', '.join(void)}; means leave it out there.")
         if gaps := missing_epochs(record):
             notes.append(f"Run {record.run_id}: {gaps}; its curves have gaps there.")
     return notes
@@ -220,13 +236,17 @@ def missing_epochs(record: RunRecord) -> str:
     step = every if isinstance(every, int) and every > 0 else 1
     epochs = [row["epoch"] for row in rows]
     lacking = [e for a, b in pairwise(epochs) if b - a > step for e in range(a + step, b, step)]
-    void = [row["epoch"] for row in rows if row["epoch"] > 0 and dig(row, "train.nc1") is None]
+    void = [row["epoch"] for row in rows if row["epoch"] > 0 and not is_number(dig(row, "train.nc1"))]
     parts = []
     if lacking:
-        parts.append(f"{len(lacking)} epochs are missing (first {lacking[0]})")
+        parts.append(f"{_count(lacking, 'is', 'are')} missing (first {lacking[0]})")
     if void and len(void) < len(rows):
-        parts.append(f"{len(void)} epochs have no NC1 (first {void[0]})")
+        parts.append(f"{_count(void, 'has', 'have')} no NC1 (first {void[0]})")
     return ", ".join(parts)
+
+
+def _count(epochs: Sequence[int], one: str, more: str) -> str:
+    return f"one epoch {one}" if len(epochs) == 1 else f"{len(epochs)} epochs {more}"
 
 
 def _section(
