@@ -126,3 +126,16 @@ def test_at_refuses_impossible_class_counts():
         nc.CELoss().at(0.0, 0.0, 1)
     with pytest.raises(ValueError, match="num_classes must be 2 for the one-logit loss, got 3"):
         nc.BinaryLoss().at(0.0, 0.0, 3)
+
+
+def test_a_loss_below_its_bound_is_not_contrastive():
+    """Rewarding negatives that differ breaks Eq. 9 alone: with equal negatives nothing changes."""
+
+    class Rewarding(nc.CELoss):
+        def forward(self, logits, target):
+            others = logits.gather(1, (target[:, None] + torch.arange(1, logits.shape[1])) % logits.shape[1])
+            return super().forward(logits, target) - 10 * others.std(1)
+
+    check = check_contrastive(Rewarding(), 5)
+    assert check == (True, False, True)
+    assert not check.holds
