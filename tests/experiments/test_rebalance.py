@@ -32,6 +32,8 @@ def test_the_tail_gains_and_norms_stay_bounded():
         w, b = retrain((features, labels), weight, bias, loss, counts, 1e-4, 1.5, seed=0)
         assert float(w.norm(dim=1).max()) <= 1.5 + 1e-5
         assert score(test, even, w, b) > score(test, even, weight, bias) + 0.2
+    w, _ = retrain((features, labels), weight, bias, "ce", counts, 1e-4, 50.0, seed=0)
+    assert float(w.norm(dim=1).max()) < 20, "a bound does not lengthen"
 
 
 def test_both_stages_on_digits(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from ncollapse.experiments.records import collect, thin, unpack
+from ncollapse.experiments.records import collect, find_records, thin, unpack
 from ncollapse.experiments.runs import read_runs
 
 SPREAD = {"mean": 1.23456789, "std": 0.1, "min": 0.0, "q05": 0.1, "max": 2.0}
@@ -50,6 +50,16 @@ def test_collected_records_read_like_runs(tmp_path, target):
     gram = json.loads((record.path / "gram.json").read_text())
     assert gram == {"cosines": np.eye(3).tolist(), "norms": [2.0, 2.0, 2.0]}
     assert sum(file.stat().st_size for file in record.path.iterdir()) < 100_000
+
+
+def test_a_finished_run_is_found_before_an_open_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "here" / "aaa", epochs=3, status="interrupted")
+    make_run(tmp_path / "there" / "aaa", epochs=3)
+    folders = [tmp_path / name for name in ("here", "there", "nowhere")]
+    for order in (folders, folders[::-1]):
+        (found,) = (record for record in find_records(*order) if record.run_id == "aaa")
+        assert found.status == "finished"
 
 
 def test_an_archive_holds_no_weights_and_repeats_itself(tmp_path):
