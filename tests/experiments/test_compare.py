@@ -143,3 +143,8 @@ def test_theory_is_there_before_the_run_has_ended(tmp_path):
     right = nc.predict(recipe.problem())
     assert found.phase == right.phase
     assert found.predictions["bias"] == pytest.approx(right.bias)
+
+
+def test_a_recipe_s_losses_bring_their_parameters():
+    spec = plan(data="cifar10", losses=("mse",), seeds=1, recipe="all-losses")[0].loss
+    assert (spec.name, spec.kappa, spec.beta) == ("mse", 1.0, 15.0)

@@ -101,10 +101,7 @@ def choose_recipe(data: str, loss: str, recipe: str | None) -> Recipe:
     name = recipe or ("digits" if small else "bce-vs-ce/setting-2")
     if name.endswith((".toml", ".json")):
         base = Recipe.from_file(name)
-    elif name.startswith(("digits", "bce-vs-ce/setting")):
-        choices = {} if name == "digits" else {"data": data}
-        base = recipes.get(name, loss=loss, **choices)
     else:
-        base = recipes.get(name)
+        base = recipes.choose(name, loss=loss, data=data)
     spec = base.loss if base.loss.name == loss else LossSpec(loss)
     return base.replace(loss=spec).override(data__name=data)
