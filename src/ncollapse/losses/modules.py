@@ -35,7 +35,18 @@ def _smoothed_ce_at(pos: Array, neg: Array, num_classes: int, alpha: float) -> t
     return -_log_sigmoid(-odds) + share * gap, slope, -slope
 
 
-class CELoss(Loss):
+class SmoothableLoss(Loss):
+    """A loss that can be taken to smoothed labels, (1 - alpha) y + alpha/K, on request."""
+
+    def __init__(self, label_smoothing: float = 0.0, *, weight: Weight = None, reduction: str = "mean") -> None:
+        super().__init__(weight=weight, reduction=reduction)
+        self.label_smoothing = check_smoothing("label_smoothing", label_smoothing)
+
+    def params(self) -> dict[str, float]:
+        return {"label_smoothing": self.label_smoothing} if self.label_smoothing else {}
+
+
+class CELoss(SmoothableLoss):
     """Cross-entropy (bce-vs-ce Eq. 1), optionally to smoothed labels.
 
     >>> import torch
@@ -45,13 +56,6 @@ class CELoss(Loss):
 
     name = "ce"
     contrastive = True
-
-    def __init__(self, label_smoothing: float = 0.0, *, weight: Weight = None, reduction: str = "mean") -> None:
-        super().__init__(weight=weight, reduction=reduction)
-        self.label_smoothing = check_smoothing("label_smoothing", label_smoothing)
-
-    def params(self) -> dict[str, float]:
-        return {"label_smoothing": self.label_smoothing} if self.label_smoothing else {}
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         return functional.cross_entropy(
@@ -138,7 +142,7 @@ class FocalLoss(Loss):
         return -factor * log_p, slope, -slope
 
 
-class BCELoss(Loss):
+class BCELoss(SmoothableLoss):
     """Binary cross-entropy over K sigmoids, summed over the classes (bce-vs-ce Eq. 2).
 
     >>> import torch
@@ -148,13 +152,6 @@ class BCELoss(Loss):
 
     name = "bce"
     contrastive = False
-
-    def __init__(self, label_smoothing: float = 0.0, *, weight: Weight = None, reduction: str = "mean") -> None:
-        super().__init__(weight=weight, reduction=reduction)
-        self.label_smoothing = check_smoothing("label_smoothing", label_smoothing)
-
-    def params(self) -> dict[str, float]:
-        return {"label_smoothing": self.label_smoothing} if self.label_smoothing else {}
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         return functional.binary_cross_entropy(
