@@ -1,5 +1,6 @@
 """Comparisons of runs: how they are planned, grouped, paired and put into words."""
 
+import json
 import math
 
 import numpy as np
@@ -91,6 +92,20 @@ def test_sentence_claims_no_more_than_the_interval(tmp_path):
     accuracy, uniform = bce.sentence.split("Against CE: ")[1].split("; ")[:2]
     assert ("not distinguishable" in accuracy) == (not clear["test.accuracy"])
     assert ("not distinguishable" in uniform) == (not clear["test.uniform_accuracy"])
+
+
+def test_what_is_said_of_the_first_epochs_follows_the_intervals(tmp_path):
+    values = {"nc1": (0.01, 0.05, 0.5), "nc2": (0.049, 0.05, 0.051), "nc3": (0.19, 0.2, 0.21)}
+    for loss in ("ce", "bce"):
+        for seed in range(3):
+            path = write_run(tmp_path, {"loss.name": loss, "seed": seed})
+            rows = [json.loads(line) for line in (path / "history.jsonl").read_text().splitlines()]
+            for row in rows:
+                row["train"] |= {nc: 0.1 if loss == "ce" else by_seed[seed] for nc, by_seed in values.items()}
+            (path / "history.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    _, bce = compare_runs(read_runs(tmp_path))
+    assert bce.speed_differences["log_nc1"].mean == pytest.approx(np.mean(np.log10(values["nc1"])) + 1)
+    assert "over epochs 1 to 20, NC2 lower, NC3 higher, NC1 not distinguishable." in bce.sentence
 
 
 def test_one_seed_says_so(tmp_path):

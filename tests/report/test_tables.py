@@ -4,18 +4,20 @@ import csv
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from ncollapse.experiments.comparison import compare_runs
+from ncollapse.experiments.comparison import QUANTITIES, compare_runs
 from ncollapse.experiments.runs import read_runs
+from ncollapse.experiments.statistics import Difference
 from ncollapse.experiments.variants import group_runs
 from ncollapse.report import make_report
 from ncollapse.report.export import escape_latex, export_table, format_latex
 from ncollapse.report.numbers import keep
 from ncollapse.report.published import find_published
-from ncollapse.report.tables import Cell, Table, tabulate_classes, tabulate_summary
+from ncollapse.report.tables import Cell, Table, difference_cell, tabulate_classes, tabulate_summary
 from reference.runs import write_comparison, write_run
 
 
@@ -130,3 +132,22 @@ def test_the_gap_of_another_objective_is_neither_better_nor_worse(tmp_path):
     texts = {row[0].text: " ".join(row[3].lines) for row in table.rows}
     assert "better" in texts["train NC1"] or "worse" in texts["train NC1"]
     assert not re.search("better|worse", texts["certified gap"])
+
+
+@pytest.mark.parametrize(
+    ("key", "low", "word"),
+    [
+        ("test.accuracy", 0.05, "better"),
+        ("test.accuracy", -0.15, "worse"),
+        ("train.nc1", 0.05, "worse"),
+        ("train.nc1", -0.15, "better"),
+        ("train.nc1", -0.05, ""),
+        ("train.bias", 0.05, ""),
+    ],
+)
+def test_better_and_worse_follow_the_sign_and_the_interval(tmp_path, key, low, word):
+    write_comparison(tmp_path, seeds=2)
+    _, bce = compare_runs(read_runs(tmp_path))
+    found = replace(bce, differences={key: Difference(low + 0.05, low, low + 0.1, 0.01, 3)})
+    quantity = next(q for q in QUANTITIES if q.key == key)
+    assert difference_cell(found, quantity).lines[0].partition("]")[2].strip() == word
