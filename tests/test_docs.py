@@ -14,7 +14,9 @@ PAGES = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
 
 
 def blocks_of(page):
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    """The Python blocks of a page, but for sessions (">>> "), which doctest runs where their part is tested."""
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return [block for block in blocks if not block.startswith(">>>")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
