@@ -16,6 +16,7 @@ from ncollapse.data.augment import Augment, normalise, resize
 from ncollapse.data.dataset import Dataset
 from ncollapse.data.mixing import mix_images, mix_targets
 from ncollapse.data.plan import Plan
+from ncollapse.data.sharing import count_steps, share_rows
 
 Batch = tuple[Tensor, Tensor]
 Normalisation = tuple[Sequence[float], Sequence[float]]
@@ -103,12 +104,7 @@ class DeviceLoader:
             raise ValueError(f"augmentation needs images; {dataset.name!r} holds vectors {dataset.shape}")
         if self.augment.resized_crop:
             raise ValueError("augment.resized_crop works on folders that stream; use crop for data in memory")
-        if batch_size < 1 or (drop_last and batch_size > len(dataset)):
-            raise ValueError(f"batch_size must lie in 1..{len(dataset)} (the training samples), got {batch_size}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must lie in 0..{world_size - 1}, got {rank}")
-        if batch_size % world_size:
-            raise ValueError(f"batch_size must be a multiple of the {world_size} processes, got {batch_size}")
+        self.steps = count_steps(len(dataset), batch_size, drop_last=drop_last, rank=rank, world_size=world_size)
         self.source = _Source(
             dataset,
             normalise=normalise,
@@ -120,7 +116,6 @@ class DeviceLoader:
         )
         self.count, self.batch_size, self.seed = len(dataset), batch_size, seed
         self.rank, self.world_size = rank, world_size
-        self.steps = self.count // batch_size if drop_last else -(-self.count // batch_size)
         self.soft_targets = self.augment.soft_targets
         self._plan: Plan | None = None
         self._chunk: tuple[int, int, list[Batch]] = (-1, -1, [])
@@ -209,10 +204,7 @@ class EvalLoader:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must lie in 0..{world_size - 1}, got {rank}")
+        self._rows = share_rows(len(dataset), batch_size, rank=rank, world_size=world_size)
         self.source = _Source(
             dataset,
             normalise=normalise,
@@ -223,7 +215,6 @@ class EvalLoader:
             channels_last=channels_last,
         )
         self.batch_size = batch_size
-        self._rows = torch.arange(len(dataset)).tensor_split(world_size)[rank]
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from ncollapse.data.folders import FolderDataset
 from ncollapse.data.loader import Batch, Normalisation
 from ncollapse.data.mixing import mix_images, mix_targets
 from ncollapse.data.plan import Plan
+from ncollapse.data.sharing import count_steps, share_rows
 
 ASPECTS = (3 / 4, 4 / 3)
 DECODED_AT_ONCE = 64
@@ -54,16 +55,9 @@ class FolderLoader:
         world_size: int = 1,
         workers: int | None = None,
     ) -> None:
-        if batch_size < 1 or (drop_last and batch_size > len(dataset)):
-            raise ValueError(f"batch_size must lie in 1..{len(dataset)} (the training samples), got {batch_size}")
-        if not 0 <= rank < world_size or batch_size % world_size:
-            raise ValueError(
-                f"rank must lie in 0..{world_size - 1} and batch_size be a multiple of the {world_size} processes; "
-                f"got rank {rank}, batch_size {batch_size}"
-            )
+        self.steps = count_steps(len(dataset), batch_size, drop_last=drop_last, rank=rank, world_size=world_size)
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
         self.augment, self.rank, self.world_size = augment or Augment(), rank, world_size
-        self.steps = len(dataset) // batch_size if drop_last else -(-len(dataset) // batch_size)
         self.num_classes, self.shape = dataset.num_classes, (3, image_size, image_size)
         self.soft_targets = self.augment.soft_targets
         self._finish = _Finish(normalise, device, dtype, channels_last)
@@ -142,13 +136,9 @@ class FolderEvalLoader:
         world_size: int = 1,
         workers: int | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must lie in 0..{world_size - 1}, got {rank}")
+        self._rows = share_rows(len(dataset), batch_size, rank=rank, world_size=world_size).tolist()
         self.dataset, self.batch_size = dataset, batch_size
         self.num_classes, self.shape = dataset.num_classes, (3, image_size, image_size)
-        self._rows = torch.arange(len(dataset)).tensor_split(world_size)[rank].tolist()
         self._finish = _Finish(normalise, device, dtype, channels_last)
         self._workers = _Workers(_Decoder(image_size, centre=centre), workers, self._finish.device)
 

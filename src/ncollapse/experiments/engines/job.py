@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,26 @@ class Job:
     def to_json(self) -> str:
         """One line for a worker's standard input."""
         return json.dumps(asdict(self))
+
+
+def line_up(jobs: Iterable[Job]) -> queue.SimpleQueue[Job]:
+    """The jobs in a queue that workers take from."""
+    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    for job in jobs:
+        waiting.put(job)
+    return waiting
+
+
+def drain(
+    events: queue.SimpleQueue[dict[str, Any] | None], workers: int, emit: Callable[[dict[str, Any]], None]
+) -> None:
+    """Pass the workers' events on until each of them has said None, its last word."""
+    while workers:
+        event = events.get()
+        if event is None:
+            workers -= 1
+        else:
+            emit(event)
 
 
 def execute(job: Job, emit: Callable[[dict[str, Any]], None], device: str | None = None) -> str:

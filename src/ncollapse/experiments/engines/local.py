@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-from ncollapse.experiments.engines.job import Job, record_failure
+from ncollapse.experiments.engines.job import Job, drain, line_up, record_failure
 
 LIVES = 5
 
@@ -26,22 +26,14 @@ def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]
     """Carry out the jobs in worker processes, `workers` at a time (default: one per GPU, else one per core)."""
     gpus = _count_gpus(jobs)
     count = min(workers or gpus or os.cpu_count() or 1, len(jobs))
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    for job in jobs:
-        waiting.put(job)
+    waiting = line_up(jobs)
     events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     stop = threading.Event()
     slots = [_Slot(i, count, gpus, waiting, events.put, stop) for i in range(count)]
     for slot in slots:
         slot.start()
     try:
-        live = count
-        while live:
-            event = events.get()
-            if event is None:
-                live -= 1
-            else:
-                emit(event)
+        drain(events, count, emit)
     finally:
         stop.set()
         for slot in slots:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ncollapse.experiments.engines.job import Job, OutOfTime, execute
+from ncollapse.experiments.engines.job import Job, OutOfTime, drain, execute, line_up
 
 PACK = 4
 
@@ -26,23 +26,15 @@ def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]
 
 
 def _run_side_by_side(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]], None]) -> None:
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    for job in jobs:
-        waiting.put(job)
+    waiting = line_up(jobs)
     events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     stop = threading.Event()
     count = min(workers or PACK, len(jobs))
     threads = [threading.Thread(target=_work, args=(waiting, events.put, stop), daemon=True) for _ in range(count)]
     for thread in threads:
         thread.start()
-    live = count
     try:
-        while live:
-            event = events.get()
-            if event is None:
-                live -= 1
-            else:
-                emit(event)
+        drain(events, count, emit)
     finally:
         stop.set()
         for thread in threads:
