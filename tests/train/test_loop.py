@@ -198,8 +198,8 @@ def test_resume_after_a_damaged_checkpoint(tmp_path, caplog, short):
 def test_best_weights_come_from_the_checkpoint(tmp_path, monkeypatch):
     recipe = SHORT.override(select="best-test")
 
-    def flatter(features, labels, head, problem, **options):  # the first epoch is the best by far
-        found = measure_split(features, labels, head, problem, **options)
+    def flatter(features, labels, head, problem):  # the first epoch is the best by far
+        found = measure_split(features, labels, head, problem)
         fading = 1.0 if not (tmp_path / recipe.run_id / "history.jsonl").exists() else found.accuracy / 2
         return replace(found, accuracy=fading)
 

@@ -61,6 +61,7 @@ def collect(
     *,
     head: Any = None,
     problem: Any = None,
+    numerical_rank: bool = False,
     bins: int = 128,
     keep: int = 100,
     seed: int = 0,
@@ -76,7 +77,7 @@ def collect(
     """
     source = open_source(features, labels)
     given = check_head(weight, bias, head)
-    measured, scan = measure_source(source, given, num_classes, problem=problem)
+    measured, scan = measure_source(source, given, num_classes, problem=problem, numerical_rank=numerical_rank)
     classifier = place_classifier(given, source.dim, source.device)
     negative = None if scan.negatives is None else Histogram(*scan.negatives.histogram(bins))
     kept, kept_labels = keep_features(source, measured.counts, keep, seed)

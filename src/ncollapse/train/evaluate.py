@@ -66,9 +66,9 @@ def split_evenly(samples: int) -> int:
     return -(-samples // -(-samples // EVAL_BATCH))
 
 
-def measure_split(features: Tensor, labels: Tensor, head: Any, problem: Problem | None, **options: Any) -> Measurement:
+def measure_split(features: Tensor, labels: Tensor, head: Any, problem: Problem | None) -> Measurement:
     """`measure` with the model's own head."""
-    return measure(features, labels, head=Head.of(head), problem=problem, **options)
+    return measure(features, labels, head=Head.of(head), problem=problem)
 
 
 def certify_split(features: Tensor, labels: Tensor, head: Any, problem: Problem | None) -> Certificate | None:
@@ -103,10 +103,16 @@ def shorten(measurement: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in measurement.items() if not isinstance(value, (list, tuple))}
 
 
-def collect_figures(split: str, features: Tensor, labels: Tensor, head: Any) -> dict[str, Tensor]:
-    """What the figures need of a split, as named tensors: `weight` and `bias`, the rest as `split.name`."""
-    tensors = collect(features, labels, head=Head.of(head)).tensors()
+def describe_split(
+    split: str, features: Tensor, labels: Tensor, head: Any, problem: Problem | None
+) -> tuple[Measurement, dict[str, Tensor]]:
+    """The full measurement of a split, and what the figures need of it as named tensors.
+
+    The tensors are `weight` and `bias`, the rest as `split.name`.
+    """
+    snapshot = collect(features, labels, head=Head.of(head), problem=problem, numerical_rank=True)
+    tensors = snapshot.tensors()
     found = {name if name in ("weight", "bias") else f"{split}.{name}": tensor for name, tensor in tensors.items()}
     if Head.of(head).bias is None:
         found.pop("bias", None)
-    return found
+    return snapshot.measurement, found

@@ -19,7 +19,7 @@ from torch import Tensor
 from ncollapse.train import checkpoint, optimiser
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.distributed import join
-from ncollapse.train.evaluate import certify_split, collect_figures, measure_split, predict_problem, shorten
+from ncollapse.train.evaluate import certify_split, describe_split, measure_split, predict_problem, shorten
 from ncollapse.train.lock import hold
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.record import RunFolder
@@ -229,12 +229,12 @@ def _finish(run: Training) -> dict[str, Any]:
         features, labels = run.extract(batches)
         if not run.world.first:
             continue
-        full = measure_split(features, labels, run.model.head, run.problem, numerical_rank=True)
+        full, figures = describe_split(name, features, labels, run.model.head, run.problem)
         summary[name] = full.to_dict()
         if name == "train":
             summary["certificate"] = _certificate(run, features, labels)
         if name != "validation":
-            arrays |= collect_figures(name, features, labels, run.model.head)
+            arrays |= figures
     steps_per_s = run.epoch * run.feed.train.steps / run.elapsed
     summary["time"] = {"wall_s": run.elapsed, "steps_per_s": steps_per_s, "prepare_s": run.ready - run.started}
     if run.world.first:
