@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import ncollapse as nc
 from ncollapse.features import tap
 from ncollapse.models import create
+from ncollapse.models.norm import fusing
 
 CLASSES, SIZE = 10, 32
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "Memcpy DtoH", "aten::item")
@@ -55,12 +56,12 @@ def capture(step: Step) -> Callable[[], None]:
     """The step as a CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with fusing(), torch.cuda.stream(stream):
         for _ in range(3):
             step()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with fusing(), torch.cuda.graph(graph):
         step()
     return graph.replay
 

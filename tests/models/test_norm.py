@@ -1,10 +1,12 @@
 """relu(norm(x) + residual): against its definition in float64, and on a GPU the fused kernels against torch's."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
 
-from ncollapse.models.norm import can_fuse, norm_relu
+from ncollapse.models.norm import can_fuse, fusing, norm_relu
 
 CASES = [(relu, residual) for relu in (True, False) for residual in (True, False)]
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="the fused kernels need a GPU")
@@ -74,8 +76,25 @@ def test_composition_matches_the_definition(relu, residual):
 @pytest.mark.parametrize(("relu", "residual"), CASES)
 def test_fused_kernels_match_the_definition(shape, dtype, relu, residual):
     norm, x, rest, dy = make(shape, "cuda", dtype)
-    assert can_fuse(norm, x, rest)
-    check(norm, x, rest if residual else None, dy, relu, 1e-5 if dtype == torch.float32 else 6e-3)
+    with fusing():
+        assert can_fuse(norm, x, rest)
+        check(norm, x, rest if residual else None, dy, relu, 1e-5 if dtype == torch.float32 else 6e-3)
+
+
+@gpu
+def test_training_fuses_on_request_alone_and_in_this_thread():
+    norm, x, rest, _ = make((8, 16, 4, 4), "cuda")
+    seen = []
+    with fusing():
+        with fusing():
+            pass
+        assert can_fuse(norm, x, rest)
+        other = threading.Thread(target=lambda: seen.append(can_fuse(norm, x, rest)))
+        other.start()
+        other.join()
+    assert seen == [False]
+    assert not can_fuse(norm, x, rest)
+    assert can_fuse(norm.eval(), x, rest)
 
 
 @gpu
@@ -95,7 +114,8 @@ def test_fused_sums_are_deterministic():
     for _ in range(3):
         norm, x, rest, dy = make((128, 64, 32, 32), "cuda", torch.bfloat16)
         x.requires_grad_()
-        y = norm_relu(norm, x, rest)
+        with fusing():
+            y = norm_relu(norm, x, rest)
         y.backward(dy)
         results.append((y.detach().clone(), x.grad.clone(), norm.weight.grad.clone(), norm.running_var.clone()))
     for later in results[1:]:

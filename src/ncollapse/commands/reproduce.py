@@ -27,7 +27,8 @@ class Args:
 
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
     """Ids such as bce-vs-ce/table-6, with filters of their own on request, which for their keys replace those of
-    --only: bce-vs-ce/table-9:loss=bce:bias_init=0,10."""
+    --only (bce-vs-ce/table-9:loss=bce:bias_init=0,10), and with epochs of their own in place of --epochs
+    (bce-vs-ce/table-11@40:loss=ce)."""
     list: bool = False
     """Name every experiment (or those given), what it needs and how it stands, and stop."""
     only: tuple[str, ...] = ()
@@ -105,13 +106,16 @@ def is_finished(out: Path, point: Point) -> bool:
 
 
 def choose(word: str, args: Args) -> Choice:
-    """What ID:KEY=VALUE:... asks for: its own filters go before those of --only."""
+    """What ID@EPOCHS:KEY=VALUE:... asks for: its own filters and epochs go before those of --only and --epochs."""
     from ncollapse.experiments.catalogue import find
     from ncollapse.experiments.experiment import expand, parse_only
 
-    name, *own = word.split(":")
+    head, *own = word.split(":")
+    name, sign, length = head.partition("@")
+    if sign and not length.isdecimal():
+        raise ValueError(f"{word}: {length!r} after @ must be a number of epochs, as in {name}@40")
     experiment, only = find(name), parse_only(args.only) | parse_only(own)
-    points = expand(experiment, only, args.seeds, args.epochs, args.measure_every)
+    points = expand(experiment, only, args.seeds, int(length) if sign else args.epochs, args.measure_every)
     if experiment.grid() and not points:
         filters = " ".join(f"{key}={','.join(values)}" for key, values in only.items())
         raise ValueError(f"--only {filters}: no run of {name} has all of these")
@@ -246,7 +250,8 @@ def show_list(args: Args) -> int:
 
     records = find_records(args.out)
     rows: list[dict[str, Any]] = []
-    for experiment in [find(word.partition(":")[0]) for word in args.experiments] or CATALOGUE.values():
+    names = [word.partition(":")[0].partition("@")[0] for word in args.experiments]
+    for experiment in map(find, names or CATALOGUE):
         points = experiment.grid()
         minutes = sum(estimate_minutes(point.recipe) for point in points)
         rows.append(

@@ -45,12 +45,9 @@ def _sum_forward(x, shift, partial, m, c, span, ROWS: tl.constexpr, CHANNELS: tl
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _finish_forward(  # type: ignore[no-untyped-def]
-    partial, running_mean, running_var, tracked, mean, invstd, m, c, blocks, momentum, eps,
-    BLOCKS: tl.constexpr, CHANNELS: tl.constexpr,
+def _add_up(  # type: ignore[no-untyped-def]
+    partial, channel, inside, c, blocks, BLOCKS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = channel < c
     first = tl.zeros((CHANNELS,), tl.float32)
     second = tl.zeros((CHANNELS,), tl.float32)
     for start in range(0, blocks, BLOCKS):
@@ -59,6 +56,17 @@ def _finish_forward(  # type: ignore[no-untyped-def]
         at = partial + block[:, None] * 2 * c + channel[None, :]
         first += tl.sum(tl.load(at, mask=mask, other=0.0), 0)
         second += tl.sum(tl.load(at + c, mask=mask, other=0.0), 0)
+    return first, second
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _finish_forward(  # type: ignore[no-untyped-def]
+    partial, running_mean, running_var, tracked, mean, invstd, m, c, blocks, momentum, eps,
+    BLOCKS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    inside = channel < c
+    first, second = _add_up(partial, channel, inside, c, blocks, BLOCKS, CHANNELS)
     r = tl.load(running_mean + channel, mask=inside, other=0.0)
     v = tl.load(running_var + channel, mask=inside, other=0.0)
     offset = first / m
@@ -127,14 +135,7 @@ def _finish_backward(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
-    first = tl.zeros((CHANNELS,), tl.float32)
-    second = tl.zeros((CHANNELS,), tl.float32)
-    for start in range(0, blocks, BLOCKS):
-        block = start + tl.arange(0, BLOCKS)
-        mask = (block < blocks)[:, None] & inside[None, :]
-        at = partial + block[:, None] * 2 * c + channel[None, :]
-        first += tl.sum(tl.load(at, mask=mask, other=0.0), 0)
-        second += tl.sum(tl.load(at + c, mask=mask, other=0.0), 0)
+    first, second = _add_up(partial, channel, inside, c, blocks, BLOCKS, CHANNELS)
     tl.store(d_bias + channel, first, mask=inside)
     tl.store(d_weight + channel, second, mask=inside)
 

@@ -1,17 +1,35 @@
 """Batch normalisation with the ReLU, and the residual, that follow it: one operation instead of three.
 
-On a GPU with channels last it runs in fused kernels (`fused_norm`); torch's own composition everywhere else. The module
-stays an `nn.BatchNorm2d`, so weights, running statistics and `SyncBatchNorm` conversion are what users expect.
+On a GPU with channels last it runs in fused kernels (`fused_norm`); torch's own composition everywhere else. Training
+fuses only under `fusing()`, which the capture of a CUDA graph switches on: launched one by one, the kernels of a
+training step cost more host time than they save on the device. The module stays an `nn.BatchNorm2d`, so weights,
+running statistics and `SyncBatchNorm` conversion are what users expect.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+_here = threading.local()
+
+
+@contextmanager
+def fusing() -> Iterator[None]:
+    """Let this thread's training steps use the fused kernels too."""
+    before = getattr(_here, "fusing", False)
+    _here.fusing = True
+    try:
+        yield
+    finally:
+        _here.fusing = before
 
 
 def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
@@ -36,6 +54,8 @@ def can_fuse(norm: nn.Module, x: Tensor, residual: Tensor | None) -> bool:
     if not (x.is_cuda and type(norm) is nn.BatchNorm2d and triton_is_here()) or torch.compiler.is_compiling():
         return False
     if norm.weight is None or norm.running_mean is None or norm.momentum is None or norm.weight.dtype != torch.float32:
+        return False
+    if norm.training and not getattr(_here, "fusing", False):
         return False
     if x.numel() <= x.shape[1]:
         return False  # one value a channel: torch says what is wrong with it

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ncollapse.models.norm import fusing
 from ncollapse.train.recipe import OptimSpec
 
 CAPTURING = threading.Lock()
@@ -117,7 +118,7 @@ class Captured:
     ) -> None:
         self.buffers = buffers
         stream = torch.cuda.current_stream()
-        with CAPTURING, _searching(search):
+        with CAPTURING, fusing(), _searching(search):
             for _ in range(WARM_UP):
                 work(*buffers)
             stream.synchronize()
