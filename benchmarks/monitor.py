@@ -2,11 +2,12 @@
 
     python benchmarks/monitor.py --device cuda --json monitor.json
 
-The step runs eagerly and, on a GPU, in a CUDA graph. Chunks of steps with and without the update alternate; the
-overhead is the median over pairs of chunks. A chunk is long enough to hold the work on full buffers. Updates alone then
-run where torch raises if anything waits for the GPU, and under the profiler, which counts launches, copies to the host
-and waits. Every part prints when it is done and the file is written anew: a run that is cut short leaves what it has.
-On a CPU the step is float32, the batch 32, and the update checks its input at once, which counts as waits.
+The step runs eagerly and, on a GPU, in a CUDA graph. Chunks of steps with and without the update alternate, and which
+of a pair goes first alternates too; the overhead is the median over pairs, its spread the middle half of them. A chunk
+is just long enough to hold the work on full buffers: eager steps are bound by a host whose speed wanders. Updates alone
+then run where torch raises if anything waits for the GPU, and under the profiler, which counts launches, copies to the
+host and waits. Every part prints when it is done and the file is written anew: a run cut short leaves what it has. On a
+CPU the step is float32, the batch 32, and the update checks its input at once, which counts as waits.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def wait(device: torch.device) -> None:
 
 
 def compare(step: Step, run: Callable[[], None], chunk: int, seconds: float) -> dict[str, float]:
-    """Milliseconds a step without and with the update, and the overhead: two pairs of chunks, more in `seconds`."""
+    """Milliseconds a step without and with the update, and the overhead: two pairs of chunks, up to 41 in `seconds`."""
     device = step.x.device
     metric = nc.NeuralCollapse(CLASSES, 512).to(device)
 
@@ -89,11 +90,14 @@ def compare(step: Step, run: Callable[[], None], chunk: int, seconds: float) -> 
     began = time.perf_counter()
     time_chunk(True)
     times: list[tuple[float, float]] = []
-    while len(times) < 2 or (len(times) < 9 and time.perf_counter() - began < seconds):
-        times.append((time_chunk(False), time_chunk(True)))
+    while len(times) < 2 or (len(times) < 41 and time.perf_counter() - began < seconds):
+        order = (False, True) if len(times) % 2 else (True, False)
+        found = {watched: time_chunk(watched) for watched in order}
+        times.append((found[False], found[True]))
     plain, watched = (statistics.median(column) for column in zip(*times))
-    overhead = statistics.median(after / before - 1 for before, after in times)
-    return {"plain_ms": plain, "watched_ms": watched, "overhead": overhead, "pairs": len(times)}
+    low, overhead, high = statistics.quantiles([after / before - 1 for before, after in times], method="inclusive")
+    row = {"plain_ms": plain, "watched_ms": watched, "overhead": overhead, "pairs": len(times)}
+    return {**row, "overhead_low": low, "overhead_high": high}
 
 
 def profile(features: Tensor, labels: Tensor, updates: int) -> dict[str, float]:
@@ -143,13 +147,13 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path, help="write the result here")
     parser.add_argument("--batch", type=int, help="128 on a GPU, 32 on a CPU")
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each kind of step, once two pairs are timed")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each kind of step, once two pairs are timed")
     args = parser.parse_args()
     device = torch.device(args.device)
     cuda = device.type == "cuda"
     batch = args.batch or (128 if cuda else 32)
     full = 4096 // batch  # updates until the buffer of 4096 features is worked off
-    chunk = 2 * full if cuda else 1
+    chunk = full if cuda else 1
     about = {"device": device_name(device), "torch": torch.__version__, "batch": batch, "chunk": chunk}
     result: dict[str, dict[str, float]] = {}
 
@@ -168,7 +172,8 @@ def main() -> None:
         row = result[name] = compare(step, step if name == "eager" else capture(step), chunk, args.seconds)
         say(
             f"{name}: {row['plain_ms']:.3f} ms a step, {row['watched_ms']:.3f} ms with the update, overhead "
-            f"{100 * row['overhead']:.2f} % (median of {row['pairs']} pairs)"
+            f"{100 * row['overhead']:.2f} % ({100 * row['overhead_low']:.2f} to {100 * row['overhead_high']:.2f}, "
+            f"{row['pairs']} pairs)"
         )
     row = result["update"] = profile(step.features.detach(), step.y, 2 * full if cuda else 16)
     say(

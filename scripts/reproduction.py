@@ -15,6 +15,7 @@ from ncollapse.experiments.experiment import Experiment, Point
 from ncollapse.experiments.rebalance import second_stage_lines
 from ncollapse.experiments.runs import RunRecord, read_runs
 from ncollapse.experiments.verdicts import Line, compare, match
+from ncollapse.report.export import fix_ids
 
 INTRO = """# Reproduction
 
@@ -174,7 +175,7 @@ def save(figure: Any, file: Path, width: int) -> Path:
     """The figure as SVG."""
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.update_layout(template="plotly_white", margin={"l": 50, "r": 20, "t": 40, "b": 50}, font_size=12)
-    figure.write_image(file, width=width, height=360)
+    file.write_text(fix_ids(figure.to_image("svg", width=width, height=360).decode()), encoding="utf-8")
     return file
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import ncollapse as nc
+from ncollapse.report.export import fix_ids
 
 ROOT = Path(__file__).parents[1]
 FIGURES, PAGE, RESULTS = ROOT / "docs" / "figures", ROOT / "docs" / "theory.md", ROOT / "results" / "theory"
@@ -288,8 +289,8 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true")
     if not parser.parse_args().tables:
         FIGURES.mkdir(parents=True, exist_ok=True)
-        draw_phases().write_image(FIGURES / "phases.svg")
-        draw_published().write_image(FIGURES / "predicted-vs-published.svg")
+        for name, figure in (("phases", draw_phases()), ("predicted-vs-published", draw_published())):
+            (FIGURES / f"{name}.svg").write_text(fix_ids(figure.to_image("svg").decode()))
         draw_landscapes().write_image(FIGURES / "landscapes.png", scale=1.5)
     PAGE.write_text(fill_page(PAGE.read_text()))
 

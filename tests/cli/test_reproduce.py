@@ -100,6 +100,18 @@ def test_filters_of_an_id_go_before_the_common_ones(capsys):
     ]
 
 
+def test_filters_given_twice_all_hold(capsys):
+    rows = plan(capsys, "bce-vs-ce/table-6", "--only", "model=resnet18", "--only", "optimizer=sgd")
+    assert rows == plan(capsys, "bce-vs-ce/table-6", "--only=model=resnet18", "--only", "optimizer=sgd")
+    assert [(row["model"], row["optimizer"], row["epochs"]) for row in rows] == [("resnet18", "sgd", 100)] * 2
+
+
+def test_a_file_is_no_folder_for_runs(tmp_path, capsys):
+    (tmp_path / "taken").write_text("")
+    assert call("bce-vs-ce/table-6", "--out", tmp_path / "taken") == 2
+    assert "taken: is a file" in capsys.readouterr().err
+
+
 def test_epochs_of_an_id_go_before_the_common_ones(capsys):
     def runs(*words):
         return [row["run"] for row in plan(capsys, *words, "--only", "loss=ce", "optimizer=adamw")]
@@ -136,7 +148,7 @@ def test_the_list_knows_the_kept_records_from_anywhere(tmp_path, capsys, monkeyp
     monkeypatch.chdir(tmp_path)
     assert call("bce-vs-ce/table-6", "bce-vs-ce/table-3", "--list", "--json", "--data-root", tmp_path) == 0
     rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["experiments"]}
-    assert rows["bce-vs-ce/table-6"]["state"].startswith(("partly, ", "done here"))
+    assert rows["bce-vs-ce/table-6"]["state"].startswith(("partly ", "done here"))
     assert rows["bce-vs-ce/table-3"]["state"] == "data missing"
     assert rows["bce-vs-ce/table-3"]["data"] == ["imagenet"]
 

@@ -142,6 +142,9 @@ def test_the_estimate_follows_the_measured_rate():
     measured = find("bce-vs-ce/figure-2").grid()[-1].recipe  # BCE, AdamW: one run took 127.74 s, measured every epoch
     assert estimate_minutes(measured) * 60 == pytest.approx(127.74, rel=0.03)
     assert estimate_minutes(adjust(recipe, model__name="resnet50")) > 2 * estimate_minutes(recipe)
+    assert estimate_minutes(adjust(recipe, optim__name="lbfgs")) > 15 * estimate_minutes(recipe)
+    tail = adjust(recipe, data__name="cifar100", data__long_tail=100.0)
+    assert estimate_minutes(tail) < 0.4 * estimate_minutes(adjust(recipe, data__name="cifar100"))
 
 
 def finish(recipe):
@@ -158,11 +161,11 @@ def test_the_state_is_told(tmp_path):
     records = []
     for done, point in enumerate(points, 1):
         records.append(finish(adjust(point.recipe, seed=done)))
-        expected = "done here" if done == len(points) else f"partly, {done} of {len(points)}"
+        expected = "done here" if done == len(points) else f"partly {done}/{len(points)}"
         assert tell_state(points, records, None) == expected
     records[0] = finish(shorten(points[0].recipe, 10))
-    assert tell_state(points, records, None) == "partly, 12 of 12, 1 short"
-    assert tell_state(points, records[:1], None) == "partly, 1 of 12 short"
+    assert tell_state(points, records, None) == "partly 12/12, 1 short"
+    assert tell_state(points, records[:1], None) == "partly 1/12 short"
     assert tell_state([], [], None) == "computed"
     (tmp_path / "cifar-10-batches-py").mkdir()
     assert tell_state(find("bce-vs-ce/table-1").grid(), [], tmp_path) == "data missing (cifar100)"

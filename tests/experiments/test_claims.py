@@ -94,6 +94,21 @@ def test_faster_means_lower_over_the_first_fifth():
     assert claims.bce_first(pairs[:1], ("train.nc1",)).holds is None
 
 
+def test_faster_compares_the_epochs_that_both_runs_measured():
+    def run_at(epochs, scale, length=20):
+        history = [{"epoch": e, "train": {"nc1": scale * 0.5**e}} for e in epochs]
+        return run(epochs=length, history=history)
+
+    def tell(ce, bce):
+        return claims.bce_first([({"loss": "ce"}, ce), ({"loss": "bce"}, bce)], ("train.nc1",)).holds
+
+    often, seldom = range(1, 21), range(4, 21, 4)
+    assert tell(run_at(seldom, 1.0), run_at(often, 0.5)) is True  # lower wherever both are known, if not on average
+    assert tell(run_at(seldom, 0.5), run_at(often, 1.0)) is False
+    assert tell(run_at(seldom, 1.0), run_at((1, 2, 3, 5), 0.5)) is None
+    assert tell(run_at(often, 1.0), run_at(often, 0.5, length=40)) is None
+
+
 @pytest.mark.parametrize("name", CHECKS)
 def test_without_what_it_needs_a_claim_is_open(name):
     keys = {"loss": "none", "bias_decay": 0.0, "bias_init": 0.0, "dim": 0, "head": "none"}

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from ncollapse.console import clean
 from ncollapse.metrics import measure
 from ncollapse.models import create
+from ncollapse.theory import predict
 from ncollapse.train import Diverged, Recipe, recipes, run
 from ncollapse.train.distributed import World
 from ncollapse.train.feed import load_splits
@@ -129,6 +130,54 @@ def test_nan_loss_stops_with_the_place_and_keeps_the_checkpoint(tmp_path, monkey
     monkeypatch.undo()
     assert run(recipe, tmp_path, device="cpu")["status"] == "finished"
     assert [row["epoch"] for row in history_of(folder)] == [1, 2, 3, 4]
+
+
+def test_features_that_overflow_stop_with_the_place_too(tmp_path):
+    recipe = SHORT.override(optim__batch_size=2000, optim__lr=1e30)
+    with pytest.raises(Diverged, match=r"no longer finite after step 1 of epoch 1.*1e\+30; there is no checkpoint"):
+        run(recipe, tmp_path, device="cpu")
+
+
+def test_checkpoints_do_not_wait_for_measurements(tmp_path):
+    recipe = SHORT.override(measure_every=3)
+
+    def stop(event):
+        if event["epoch"] == 3:
+            names = [path.name for path in (tmp_path / recipe.run_id / "checkpoint").glob("0*.safetensors")]
+            seen.append(max(names))
+
+    seen = []
+    run(recipe, tmp_path, device="cpu", progress=stop)
+    assert seen[-1].startswith("000002")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data__name": "gaussian", "model__name": "resnet18"}, r"model\.name = 'resnet18' takes images.*gaussian"),
+        ({"model__name": "mlp-5", "model__bias_init": "theory"}, r"'theory' needs.*mlp-5 has 5.*10 classes"),
+        (
+            {"model__name": "resnet18", "data__samples_per_class": 1, "optim__batch_size": 9},
+            r"batch of 1 sample.*optim\.batch_size",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_named(tmp_path, changes, words):
+    with pytest.raises(ValueError, match=words):
+        run(SHORT.override(**changes), tmp_path, device="cpu")
+
+
+def test_theory_knows_the_width_of_the_network_and_the_short_batch(tmp_path):
+    def problem_of(**changes):
+        recipe = recipes.get("digits").override(**changes)
+        alone = World(0, 1, torch.device("cpu"))
+        return prepare(recipe, RunFolder(tmp_path / recipe.run_id), alone, None, False, False).problem
+
+    assert problem_of().batch_size == pytest.approx(1438 / 23)
+    narrow = problem_of(model__name="mlp-5")
+    assert narrow.dim == 5
+    with pytest.raises(ValueError, match="closed form"):
+        predict(narrow)
 
 
 def test_full_disk_names_the_file_and_loses_nothing(tmp_path, monkeypatch):

@@ -4,9 +4,12 @@ import json
 import tomllib
 
 import pytest
+import torch
 
+from ncollapse.theory import predict
 from ncollapse.train import DataSpec, DecaySpec, OptimSpec, Recipe, ScheduleSpec, recipes
-from ncollapse.train.schedule import rate_at
+from ncollapse.train.schedule import milestones, rate_at
+from ncollapse.train.theory import count_samples, mean_batch
 
 
 @pytest.mark.parametrize("name", recipes.NAMES)
@@ -53,12 +56,29 @@ def test_run_id_is_of_the_configuration_alone():
         ({"decays": {"feature": -1e-4}}, ("decays.feature",)),
         ({"augment": {"crop": -1}}, ("augment.crop", "-1")),
         ({"precision": "fp8"}, ("precision", "fp8")),
+        ({"schedule": {"name": "step", "milestones": [float("inf")]}}, ("schedule.milestones", "finite")),
+        ({"schedule": {"name": "cosine", "min_lr": float("inf")}}, ("schedule.min_lr", "finite")),
+        ({"schedule": {"name": "step", "period": 3, "factor": float("nan")}}, ("schedule.factor", "finite")),
+        ({"seed": 10**23}, ("seed", "64 bits")),
+        ({"data": {"seed": -(2**63)}}, ("data.seed", "64 bits")),
     ],
 )
 def test_bad_content_is_named(content, words):
     with pytest.raises(ValueError, match="recipe") as caught:
         Recipe.from_dict(content)
     assert all(word in str(caught.value) for word in words)
+
+
+def test_an_override_of_nothing_is_named():
+    with pytest.raises(ValueError, match=r"optimm\.lr; 'optimm' is not a part"):
+        Recipe().override(optimm__lr=1.0)
+    with pytest.raises(ValueError, match=r"seed\.x; 'seed' is not a part"):
+        Recipe().override(seed__x=1.0)
+
+
+def test_shares_of_the_epochs_are_whole_epochs():
+    recipe = Recipe(schedule=ScheduleSpec("step", milestones=(0.29, 0.57, 3 / 7)), optim=OptimSpec(epochs=100))
+    assert milestones(recipe) == (29, 57, 42)
 
 
 def test_files(tmp_path):
@@ -143,6 +163,48 @@ def test_problem_where_theory_applies():
     assert imbalanced.counts == pytest.approx(
         [32 * n / 3000 for n in (100, 100, 200, 200, 300, 300, 400, 400, 500, 500)]
     )
+
+
+def test_the_short_last_batch_counts_for_the_problem():
+    """Averaged over which samples fall into the short batch, an epoch's steps minimise the problem of N / S."""
+    generator = torch.Generator().manual_seed(0)
+    samples, size, decay = 23, 10, 0.1
+    logits, features = torch.randn(samples, 4, generator=generator), torch.randn(samples, 3, generator=generator)
+    labels = torch.randint(4, (samples,), generator=generator)
+    steps = []
+    for shift in range(samples):
+        for rows in ((torch.arange(samples) + shift) % samples).split(size):
+            loss = torch.nn.functional.cross_entropy(logits[rows], labels[rows])
+            steps.append(loss + decay / 2 * features[rows].square().sum())
+    whole = torch.nn.functional.cross_entropy(logits, labels)
+    batch = mean_batch(samples, size)
+    assert batch == pytest.approx(23 / 3)
+    assert torch.stack(steps).mean().item() == pytest.approx(
+        (whole + decay / 2 * batch / samples * features.square().sum()).item(), rel=1e-6
+    )
+    recipe = recipes.get("bce-vs-ce/setting-2", loss="ce", data="mnist").override(optim__batch_size=512)
+    assert recipe.problem().batch_size == 512
+    assert recipe.problem(class_counts=(6000,) * 10).batch_size == recipe.problem(samples=60_000).batch_size
+    energy = predict(recipe.problem(samples=60_000)).weight_energy  # the paper's table 11 has 375.4274
+    assert energy == pytest.approx(375.4274, rel=1e-4)
+    assert predict(recipe.problem()).weight_energy == pytest.approx(376.4629, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("subset", "samples"),
+    [
+        ({}, 50_000),
+        ({"validation": 0.1}, 45_000),
+        ({"samples_per_class": 7}, 700),
+        ({"per_class_counts": [3] * 99 + [4]}, 301),
+        ({"long_tail": 100.0}, 10_847),
+        ({"step_imbalance": 10.0}, 27_500),
+    ],
+)
+def test_the_number_of_samples_follows_from_the_recipe(subset, samples):
+    recipe = recipes.get("bce-vs-ce/setting-1", data="cifar100")
+    assert count_samples(recipe.override(**{f"data__{key}": value for key, value in subset.items()}).data) == samples
+    assert count_samples(DataSpec("gaussian")) is None
 
 
 def test_config_is_plain_json():

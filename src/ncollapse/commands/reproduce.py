@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
     """Parse, run, print; 0 if every run asked for is finished, 1 if one failed or is still open."""
     args = tyro.cli(
         Args,
-        args=argv,
+        args=join_repeated(argv, "--only"),
         prog="ncollapse reproduce",
         config=(tyro.conf.FlagCreatePairsOff,),
     )
@@ -88,6 +88,8 @@ def main(argv: list[str]) -> int:
         raise ValueError("no experiment named; give ids such as bce-vs-ce/table-6, or --list")
     from ncollapse.experiments.catalogue import check_data
 
+    if args.out.exists() and not args.out.is_dir():
+        raise NotADirectoryError(f"--out {args.out}: is a file, not a folder")
     index = parse_index(args.index)
     chosen = [choose(word, args) for word in args.experiments]
     if args.dry_run:
@@ -96,6 +98,27 @@ def main(argv: list[str]) -> int:
         check_data([p for c in chosen for p in c.points if not is_finished(args.out, p)], args.data_root)
     records = run_all(chosen, index, args)
     return show_results(chosen, records, args)
+
+
+def join_repeated(argv: list[str], flag: str) -> list[str]:
+    """The words with the values of every later `flag` moved to its first place: all of them count, not the last alone.
+
+    >>> join_repeated(["a", "--only", "x=1", "--json", "--only=y=2", "--only", "z=3", "w=4"], "--only")
+    ['a', '--only', 'x=1', 'y=2', 'z=3', 'w=4', '--json']
+    """
+    rest: list[str] = []
+    values: list[str] = []
+    place: int | None = None
+    taking = False
+    for word in argv:
+        if word == flag or word.startswith(f"{flag}="):
+            place = len(rest) if place is None else place
+            values += [word.removeprefix(f"{flag}=")] if word != flag else []
+            taking = word == flag
+        else:
+            taking = taking and not word.startswith("-")
+            (values if taking else rest).append(word)
+    return rest if place is None else [*rest[:place], flag, *values, *rest[place:]]
 
 
 def is_finished(out: Path, point: Point) -> bool:
@@ -306,6 +329,7 @@ def show_plan(chosen: list[Choice], index: tuple[int, int] | None, args: Args) -
             "id": name,
             "run": run_id,
             **point.keys,
+            "epochs": point.recipe.optim.epochs,
             "gpu_minutes": round(estimate_minutes(point.recipe), 2),
             "state": tell_standing(args.out / run_id),
         }

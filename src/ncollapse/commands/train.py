@@ -76,6 +76,8 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("ncollapse train: interrupted; the same command with --resume continues it", file=sys.stderr)
         return 130
+    if int(os.environ.get("RANK", "0")):
+        return 0  # of the processes of torchrun one speaks
     if args.json:
         console.print_json(summary)
     else:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 STEP_SECONDS = 2.44e-3
 """One compiled and captured step of ResNet18, batch 128, 32 x 32 pixels, bf16, on one H200: results/benchmarks."""
 SMALLEST_STEP = 0.6e-3
+LINE_SEARCH = 25
+"""Evaluations of the objective in a step of L-BFGS: torch's limit, which the strong Wolfe search reaches."""
 EVALUATION = 0.18
 """What a measured sample costs of a trained one: 0.20 s for 60 000 beside 0.95 s for 50 000, same place."""
 PREPARE_SECONDS = 11.0
@@ -69,6 +71,7 @@ def needs(points: list[Point]) -> tuple[str, ...]:
 def estimate_minutes(recipe: Recipe) -> float:
     """GPU minutes of one run on an H200: the measured step of ResNet18, scaled by operations; an estimate."""
     from ncollapse.data.catalogue import INFO
+    from ncollapse.train.theory import count_samples
 
     name = recipe.model.name
     width = 1.0
@@ -79,11 +82,9 @@ def estimate_minutes(recipe: Recipe) -> float:
     area = (size / 32) ** 2 / (16 if recipe.model.stem == "imagenet" else 1)
     operations = GIGA_OPERATIONS.get(name, 0.56) * width**2 * area / GIGA_OPERATIONS["resnet18"]
     info = INFO[recipe.data.name]
-    samples = info.train
-    if recipe.data.per_class_counts is not None:
-        samples = sum(recipe.data.per_class_counts)
+    samples = count_samples(recipe.data) or info.train
     batch = recipe.optim.batch_size
-    steps = samples / batch
+    steps = samples / batch * (LINE_SEARCH if recipe.optim.name == "lbfgs" else 1)
     epoch = steps * max(SMALLEST_STEP, STEP_SECONDS * operations * batch / 128)
     measure = EVALUATION * (samples + info.test) / 128 * STEP_SECONDS * operations / recipe.measure_every
     return (PREPARE_SECONDS + recipe.optim.epochs * (epoch + measure)) / 60
@@ -92,7 +93,7 @@ def estimate_minutes(recipe: Recipe) -> float:
 def tell_state(points: list[Point], records: Sequence[RunRecord], data_root: Path | None) -> str:
     """How the experiment of that grid stands: done here, partly (and how far), not run, data missing, or "computed".
 
-    "partly, 4 of 48 short" are four runs that trained for fewer epochs than asked for.
+    "partly 4/48 short" are four runs that trained for fewer epochs than asked for.
     """
     if not points:
         return "computed"
@@ -103,7 +104,7 @@ def tell_state(points: list[Point], records: Sequence[RunRecord], data_root: Pat
         length = (
             "" if not coverage.short else " short" if coverage.short == coverage.run else f", {coverage.short} short"
         )
-        return f"partly, {coverage.run} of {coverage.total}{length}"
+        return f"partly {coverage.run}/{coverage.total}{length}"
     wanted = needs(points)
     missing = [name for name in wanted if _find_fault(name, data_root)]
     if not missing:

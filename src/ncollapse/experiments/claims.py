@@ -71,17 +71,20 @@ def falls(pairs: Pairs, fields: Sequence[str], by: float = 10.0, small: float = 
 
 
 def bce_first(pairs: Pairs, fields: Sequence[str]) -> Claim:
-    """Over the first fifth of the epochs (20 of 100) the metrics of BCE lie below those of CE, in geometric mean."""
+    """Over the first fifth of the epochs (20 of 100) the metrics of BCE lie below those of CE, in geometric mean.
+
+    Runs of one length are compared, at the epochs at which both were measured.
+    """
     kept, total = 0, 0
     for keys, record in pairs:
         if keys.get("loss") != "ce":
             continue
         other = [r for k, r in pairs if k == {**keys, "loss": "bce"} and r.seed == record.seed]
         for field in fields if other else ():
-            early_ce, early_bce = _early(record, field), _early(other[0], field)
-            if math.isfinite(early_ce + early_bce):
+            early = _measure_early([record, other[0]], field)
+            if early:
                 total += 1
-                kept += early_bce < early_ce
+                kept += early[1] < early[0]
     text = "BCE's NC metrics fall faster than CE's in the first fifth of the training"
     if not total:
         return Claim(text, None, "it takes runs of both losses")
@@ -172,9 +175,7 @@ def starts_at_the_optimum(pairs: Pairs) -> list[Claim]:
             f"certified relative gap {gaps[0]:.3g} against {gaps[1]:.3g}, bias {biases[0]:.4f} against {biases[1]:.4f}"
         )
         found.append(Claim(f"{text} ends closer to its optimum than from 0", gaps[0] < gaps[1], detail))
-        early = [statistics.fmean(_early(record, "train.nc1") for record in runs) for runs in starts]
-        detail = f"NC1 over the first fifth, geometric mean: {math.exp(early[0]):.3g} against {math.exp(early[1]):.3g}"
-        found.append(Claim(f"{text} collapses sooner than from 0", early[0] < early[1], detail))
+        found.append(_collapses_sooner(f"{text} collapses sooner than from 0", *starts))
     return found
 
 
@@ -216,11 +217,26 @@ def fixed_is_enough(pairs: Pairs) -> Claim:
     return Claim("a fixed ETF tests as well as a learned classifier", gap < 1, f"at worst {gap:.2f} points below")
 
 
-def _early(record: RunRecord, field: str) -> float:
-    epochs, values = record.series(field)
-    limit = 0.2 * float(record.get("optim.epochs", 0))
-    logs = [math.log(v) for e, v in zip(epochs, values) if 0 < e <= limit and v > 0]
-    return statistics.fmean(logs) if logs else math.nan
+def _collapses_sooner(text: str, runs: Sequence[RunRecord], others: Sequence[RunRecord]) -> Claim:
+    early = _measure_early([*runs, *others], "train.nc1")
+    if not early:
+        return Claim(text, None, "it takes runs of one length, measured at the same epochs")
+    ours, theirs = statistics.fmean(early[: len(runs)]), statistics.fmean(early[len(runs) :])
+    detail = f"NC1 over the first fifth, geometric mean: {math.exp(ours):.3g} against {math.exp(theirs):.3g}"
+    return Claim(text, ours < theirs, detail)
+
+
+def _measure_early(records: Sequence[RunRecord], field: str) -> list[float]:
+    """The mean log of a metric over the first fifth of the epochs, at those where every run measured it.
+
+    Empty where there are none, or where the runs differ in length.
+    """
+    lengths = {int(record.get("optim.epochs", 0)) for record in records}
+    curves = [{e: v for e, v in zip(*record.series(field)) if v > 0} for record in records]
+    shared = [e for e in set(curves[0]).intersection(*curves) if 0 < e <= 0.2 * min(lengths)]
+    if len(lengths) > 1 or not shared:
+        return []
+    return [statistics.fmean(math.log(curve[e]) for e in shared) for curve in curves]
 
 
 NC = ("train.nc1", "train.nc2", "train.nc3")

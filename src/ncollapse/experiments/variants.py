@@ -121,9 +121,11 @@ def predicted(record: RunRecord) -> dict[str, Any]:
         return {}
     from ncollapse.theory import predict
     from ncollapse.train import Recipe
+    from ncollapse.train.theory import count_samples
 
     try:
-        problem = Recipe.from_dict(record.config).problem()
+        recipe = Recipe.from_dict(record.config)
+        problem = recipe.problem(samples=count_samples(recipe.data))
         return predict(problem).to_dict() if problem is not None else {}
     except Exception:  # a record may hold anything; then there is no prediction, but there is a page
         return {}

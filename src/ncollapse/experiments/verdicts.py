@@ -190,9 +190,10 @@ def predict_field(point: Point, field: str) -> float | None:
     if name is None:
         return None
     from ncollapse.theory import predict
+    from ncollapse.train.theory import count_samples
 
     classes = CLASSES.get(point.recipe.data.name, 10)
-    problem = point.recipe.problem(num_classes=classes)
+    problem = point.recipe.problem(num_classes=classes, samples=count_samples(point.recipe.data))
     if problem is None:
         return None
     try:

@@ -92,6 +92,11 @@ def make_feed(recipe: Recipe, splits: dict[str, Samples], world: World) -> Feed:
 def build_model(recipe: Recipe, feed: Feed, world: World) -> tuple[Network, Problem | None]:
     """The seeded network on its device, and the theory's problem it will solve where there is one."""
     spec = recipe.model
+    if len(feed.shape) != 3 and not spec.name.startswith("mlp"):
+        raise ValueError(
+            f"model.name = {spec.name!r} takes images, but a sample of data.name = {recipe.data.name!r} has the shape "
+            f"{list(feed.shape)}: use an mlp"
+        )
     counts = {"num_classes": feed.num_classes, "class_counts": feed.counts}
     channels, size = (feed.shape[0], feed.shape[-1]) if len(feed.shape) == 3 else (feed.shape[0], 1)
     with _seeding, torch.random.fork_rng(devices=[]):  # the global generator belongs to the whole process
@@ -110,8 +115,13 @@ def build_model(recipe: Recipe, feed: Feed, world: World) -> tuple[Network, Prob
             stem=spec.stem,
             weights=spec.weights,
         )
+    if spec.bias_init == "theory" and model.num_features < feed.num_classes:
+        raise ValueError(
+            f"model.bias_init = 'theory' needs as many features as classes: {spec.name} has {model.num_features}, "
+            f"{recipe.data.name} has {feed.num_classes} classes"
+        )
     if world.device.type == "cuda":
         model.to(world.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if world.size > 1:
             model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-    return model, recipe.problem(**counts, features=model.feature_kind)  # type: ignore[arg-type]
+    return model, recipe.problem(**counts, features=model.feature_kind, dim=model.num_features)  # type: ignore[arg-type]

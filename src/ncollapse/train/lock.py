@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -34,9 +35,10 @@ def hold(folder: Path) -> Iterator[None]:
                     holder = file.read().strip() or "unknown"
                     raise FolderInUse(f"{folder} is in use: process {holder} trains there; wait for it") from None
                 time.sleep(0.02)
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
         try:
             yield
         finally:

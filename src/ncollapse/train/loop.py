@@ -131,7 +131,7 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
                 stop = _tell(progress, run, event) or stop
         stop = world.share(lambda: stop)  # noqa: B023 - called at once
         due = world.device.type == "cpu" or trained - run.written > max(GPU_CHECKPOINT_SECONDS, 30 * run.write_cost)
-        if world.first and (stop is not None or epoch == epochs or (measured and due)):
+        if world.first and (stop is not None or epoch == epochs or due):
             _write_checkpoint(run)
         if stop is not None:
             raise _Stop(stop)
@@ -155,13 +155,17 @@ def _mean_loss(run: Training, epoch: int, rate: float) -> float:
     run.world.mean(run.tally.sum)
     total, finite = run.tally.read()
     if not math.isfinite(total):
-        found = checkpoint.find(run.folder.checkpoints)
-        last = f"the checkpoint of epoch {int(found[0].name[:6])} is kept" if found else "there is no checkpoint yet"
         raise Diverged(
             f"the loss became {total} at epoch {epoch}, step {finite + 1} of {run.feed.train.steps}, with learning "
-            f"rate {rate:g}; {last}: a smaller optim.lr or optim.clip_norm would help"
+            f"rate {rate:g}; {_say_what_is_kept(run)}"
         )
     return total / sum(run.feed.counts)
+
+
+def _say_what_is_kept(run: Training) -> str:
+    found = checkpoint.find(run.folder.checkpoints)
+    last = f"the checkpoint of epoch {int(found[0].name[:6])} is kept" if found else "there is no checkpoint yet"
+    return f"{last}: a smaller optim.lr or optim.clip_norm would help"
 
 
 def measure_splits(run: Training) -> dict[str, Any]:
@@ -170,7 +174,10 @@ def measure_splits(run: Training) -> dict[str, Any]:
     for name, batches in run.feed.measured.items():
         features, labels = run.extract(batches)
         if not bool(features.isfinite().all()):
-            raise Diverged(f"the features of the {name} split are no longer finite after epoch {run.epoch}")
+            raise Diverged(
+                f"the features of the {name} split are no longer finite after step {run.feed.train.steps} of epoch "
+                f"{run.epoch}, with learning rate {rate_at(run.recipe, run.epoch):g}; {_say_what_is_kept(run)}"
+            )
         if run.world.first:
             record[name] = shorten(measure_split(features, labels, run.model.head, run.problem).to_dict())
             if name == "train":

@@ -39,8 +39,16 @@ class Objective(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor, size: int | None = None) -> tuple[Tensor, Tensor]:
         """(objective, mean loss) of this share of a batch of `size` samples."""
-        with autocast(x.device, self.precision):
-            features = self.features(x)
+        try:
+            with autocast(x.device, self.precision):
+                features = self.features(x)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ValueError(
+                f"batch norm cannot train on a batch of {len(x)} sample: the last batch of an epoch is what "
+                "optim.batch_size leaves of the samples; another optim.batch_size helps"
+            ) from error
         features = features.float()
         logits = self.model.head(features)
         loss: Tensor = self.loss(logits, y)

@@ -164,9 +164,10 @@ class ScheduleSpec:
     def __post_init__(self) -> None:
         names = ("constant", "step", "cosine", "restarts")
         check(self.name in names, "schedule.name", self.name, "constant, step, cosine or restarts")
-        check(all(m > 0 for m in self.milestones), "schedule.milestones", self.milestones, "> 0 everywhere")
-        check(self.factor > 0, "schedule.factor", self.factor, "> 0")
-        check(self.min_lr >= 0, "schedule.min_lr", self.min_lr, ">= 0")
+        finite = all(0 < m < math.inf for m in self.milestones)
+        check(finite, "schedule.milestones", self.milestones, "> 0 and finite everywhere")
+        check(0 < self.factor < math.inf, "schedule.factor", self.factor, "> 0 and finite")
+        check(0 <= self.min_lr < math.inf, "schedule.min_lr", self.min_lr, ">= 0 and finite")
         check(self.period is None or self.period > 0, "schedule.period", self.period, "> 0")
         needs = self.name == "restarts" or (self.name == "step" and not self.milestones)
         check(not needs or self.period is not None, "schedule.period", self.period, f"given for {self.name}")
@@ -217,6 +218,8 @@ class Recipe:
         held_out = self.select != "best-validation" or self.data.validation > 0
         check(held_out, "data.validation", self.data.validation, "> 0 with select = best-validation")
         check(self.measure_every > 0, "measure_every", self.measure_every, "> 0")
+        for key, seed in (("seed", self.seed), ("data.seed", self.data.seed)):
+            check(abs(seed) < 2**63, key, seed, "within 64 bits")
 
     @property
     def run_id(self) -> str:
@@ -230,16 +233,19 @@ class Recipe:
         num_classes: int | None = None,
         class_counts: tuple[int, ...] | None = None,
         features: Literal["free", "relu"] | None = None,
+        samples: int | None = None,
+        dim: int | None = None,
     ) -> Problem | None:
         """The theory's problem this run minimises, or None where the theory does not apply.
 
         It applies with decays of W and H in the loss and nothing else decayed, a trainable head and plain labels. The
-        feature decay acts on the batch, so n = batch_size / K. What is not given is taken from the data set's name and
-        the model's name.
+        feature decay acts on the batch, so n = batch_size / K; where the number of samples is given (`samples`, or by
+        the counts), the batch is the mean over an epoch, whose last one may be short. What is not given is taken from
+        the data set's name and the model's name.
         """
         from ncollapse.train.theory import pose
 
-        return pose(self, num_classes, class_counts, features)
+        return pose(self, num_classes, class_counts, features, samples, dim)
 
     def override(self, **changes: Any) -> Recipe:
         """A copy with dotted keys changed, double underscores for dots.
@@ -252,6 +258,8 @@ class Recipe:
             *path, last = key.split("__")
             place = content
             for part in path:
+                if not isinstance(place.get(part), dict):
+                    raise ValueError(f"unknown key {key.replace('__', '.')}; {part!r} is not a part of a recipe")
                 place = place[part]
             place[last] = value
         return Recipe.from_dict(content)

@@ -33,4 +33,4 @@ def rate_at(recipe: Recipe, epoch: int) -> float:
 
 def milestones(recipe: Recipe) -> tuple[int, ...]:
     """The milestones in epochs: those below 1 are shares of all epochs, rounded down."""
-    return tuple(int(m * recipe.optim.epochs) if m < 1 else int(m) for m in recipe.schedule.milestones)
+    return tuple(int(m * recipe.optim.epochs + 1e-9) if m < 1 else int(m) for m in recipe.schedule.milestones)

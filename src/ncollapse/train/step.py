@@ -15,6 +15,9 @@ from ncollapse.train.recipe import OptimSpec
 
 CAPTURING = threading.Lock()
 """Held while a graph is warmed up and captured: of several runs in threads, one at a time."""
+OPEN = threading.Event()
+"""Clear while one run searches for its fastest kernels: the others pause, or it would time them and not its own."""
+OPEN.set()
 WARM_UP = 3
 
 
@@ -118,7 +121,7 @@ class Captured:
     ) -> None:
         self.buffers = buffers
         stream = torch.cuda.current_stream()
-        with CAPTURING, fusing(), _searching(search):
+        with CAPTURING, quiet(), fusing(), _searching(search):
             for _ in range(WARM_UP):
                 work(*buffers)
             stream.synchronize()
@@ -130,10 +133,26 @@ class Captured:
                 self.graph.capture_end()
 
     def __call__(self, *inputs: Tensor) -> Any:
+        OPEN.wait()
         for buffer, value in zip(self.buffers, inputs):
             buffer[: len(value)].copy_(value)
         self.graph.replay()
         return self.output
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Have the GPU alone: runs in other threads pause before their next step, and what they launched is waited for.
+
+    A search beside three other runs took a hundred seconds on an H200, and kept later runs from starting.
+    """
+    OPEN.clear()
+    try:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        yield
+    finally:
+        OPEN.set()
 
 
 @contextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from ncollapse.theory import Problem
-    from ncollapse.train.recipe import Recipe
+    from ncollapse.train.recipe import DataSpec, Recipe
 
 BALANCED_UP_TO = 1.5
 """Class counts within this ratio count as balanced: MNIST's differ by 1.24, which moves the optimal |W|^2 by 0.05 %."""
@@ -17,6 +18,8 @@ def pose(
     num_classes: int | None,
     class_counts: tuple[int, ...] | None,
     features: Literal["free", "relu"] | None,
+    samples: int | None = None,
+    dim: int | None = None,
 ) -> Problem | None:
     """See `Recipe.problem`."""
     from ncollapse.theory import Problem
@@ -30,6 +33,7 @@ def pose(
     classes = num_classes or (len(counts) if counts else count_classes(recipe.data.name))
     if classes is None or (counts and min(counts) == 0):
         return None
+    samples = samples or (sum(class_counts) if class_counts else None)
     imbalanced = counts is not None and max(counts) > BALANCED_UP_TO * min(counts)
     return Problem(
         recipe.loss.make(),
@@ -37,12 +41,43 @@ def pose(
         weight_decay=decays.weight,
         feature_decay=decays.feature,
         bias_decay=decays.bias,
-        batch_size=recipe.optim.batch_size,
+        batch_size=recipe.optim.batch_size if samples is None else mean_batch(samples, recipe.optim.batch_size),
         class_counts=counts if imbalanced else None,
-        dim=model.feature_dim_linear or model.feature_dim,
+        dim=dim or model.feature_dim_linear or model.feature_dim,
         bias=model.bias,
         features=features or guess_features(recipe),
     )
+
+
+def mean_batch(samples: int, batch_size: int) -> float:
+    """The size of batch for which an epoch stands: samples / steps, the last batch being shorter.
+
+    The loss of a step is a mean over its batch, the feature decay a sum. Over an epoch of S steps a sample's loss has
+    the weight S/N on average, since it falls into the short batch now and then, and its decay the weight 1.
+
+    >>> mean_batch(60_000, 100), round(mean_batch(60_000, 512), 2), mean_batch(1438, 2000)
+    (100.0, 508.47, 1438.0)
+    """
+    return samples / math.ceil(samples / batch_size)
+
+
+def count_samples(spec: DataSpec) -> int | None:
+    """How many training samples a data set known by name leaves after its subset, every class having its share."""
+    from ncollapse.data import INFO
+    from ncollapse.data.subsets import long_tail_counts, step_counts
+
+    if spec.per_class_counts is not None:
+        return sum(spec.per_class_counts)
+    if spec.name not in INFO:
+        return None
+    classes, samples = INFO[spec.name].num_classes, round(INFO[spec.name].train * (1 - spec.validation))
+    if spec.samples_per_class is not None:
+        return spec.samples_per_class * classes
+    if spec.step_imbalance is not None:
+        return sum(step_counts(classes, samples // classes, spec.step_imbalance))
+    if spec.long_tail is not None:
+        return sum(long_tail_counts(classes, samples // classes, spec.long_tail))
+    return samples
 
 
 def count_classes(name: str) -> int | None:
