@@ -102,11 +102,12 @@ def draw_curves(experiment: Experiment, found: list[tuple[Point, RunRecord]], fi
         return None
     from plotly.subplots import make_subplots
 
-    figure = make_subplots(rows=1, cols=len(fields), subplot_titles=[f.replace("train.", "") for f in fields])
+    figure = make_subplots(rows=1, cols=len(fields), subplot_titles=[spell(f.replace("train.", "")) for f in fields])
     fixed = {key for key, value in found[0][0].keys.items() if all(p.keys.get(key) == value for p, _ in found)}
     seen: set[str] = set()
     for point, record in found:
-        name = ", ".join(str(v) for k, v in point.keys.items() if k not in fixed and k != "seed") or record.loss
+        varied = [spell(str(v)) for k, v in point.keys.items() if k not in fixed and k != "seed"]
+        name = ", ".join(varied) or spell(record.loss)
         for place, field in enumerate(fields, 1):
             epochs, values = record.series(field)
             figure.add_scatter(
@@ -122,7 +123,7 @@ def draw_curves(experiment: Experiment, found: list[tuple[Point, RunRecord]], fi
         seen.add(name)
     for place, field in enumerate(fields, 1):
         if "accuracy" not in field:
-            figure.update_yaxes(type="log", row=1, col=place)
+            figure.update_yaxes(type="log", dtick=1, exponentformat="power", row=1, col=place)
     figure.update_xaxes(title_text="epoch")
     return save(figure, file, 320 * len(fields) + 120)
 
@@ -137,13 +138,15 @@ def draw_axis(lines: Sequence[Line], file: Path) -> Path | None:
     from plotly.subplots import make_subplots
 
     groups = list(dict.fromkeys((x.keys["loss"], x.keys.get("optimizer", "")) for x in kept))
-    figure = make_subplots(rows=1, cols=len(groups), subplot_titles=[" ".join(g).strip() for g in groups])
+    figure = make_subplots(
+        rows=1, cols=len(groups), subplot_titles=[", ".join(map(spell, filter(None, g))) for g in groups]
+    )
     colours = dict(zip(fields, ("#d62728", "#555555", "#1f77b4")))
     for place, found in enumerate(groups, 1):
         for field in fields:
             here = [x for x in kept if (x.keys["loss"], x.keys.get("optimizer", "")) == found and x.field == field]
             xs = [str(x.keys[axis]) for x in here]
-            name = field.removeprefix("train.")
+            name = spell(field.removeprefix("train."))
             marks: tuple[tuple[str, list[Any], dict[str, Any]], ...] = (
                 ("ours", [statistics.fmean(x.values) for x in here], {"mode": "markers", "marker_size": 9}),
                 (
@@ -151,14 +154,24 @@ def draw_axis(lines: Sequence[Line], file: Path) -> Path | None:
                     [x.published.value if x.published else None for x in here],
                     {"mode": "markers", "marker_size": 13, "marker_symbol": "circle-open"},
                 ),
-                ("predicted", [x.predicted for x in here], {"mode": "lines", "line_width": 1}),
+                (
+                    "predicted",
+                    [x.predicted for x in here],
+                    {"mode": "lines+markers", "line_width": 1, "marker_symbol": "line-ew-open"},
+                ),
             )
             for what, ys, style in marks:
-                colour = {"line_color" if what == "predicted" else "marker_color": colours[field]}
+                colour = {"marker_color": colours[field], "line_color": colours[field]}
                 label = f"{name}, {what}"
                 figure.add_scatter(x=xs, y=ys, name=label, showlegend=place == 1, row=1, col=place, **style, **colour)
     figure.update_xaxes(title_text=axis.replace("_", " "), type="category")
     return save(figure, file, 330 * len(groups) + 180)
+
+
+def spell(word: str) -> str:
+    """A key's value or a field's name as people write it."""
+    names = {"ce": "CE", "bce": "BCE", "mse": "MSE", "sgd": "SGD", "adamw": "AdamW", "lbfgs": "L-BFGS"}
+    return names.get(word) or (word.upper() if word[:2] == "nc" and word[2:].isdigit() else word.replace("_", " "))
 
 
 def look(keys: dict[str, Any]) -> dict[str, Any]:
