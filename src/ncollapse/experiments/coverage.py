@@ -32,10 +32,13 @@ class Coverage:
     def epochs(self) -> str:
         """How long the shortened runs were, "" where there are none.
 
-        >>> Coverage(48, 4, 4, 4, ((20, 100),)).epochs
-        '20 of 100 epochs'
+        >>> Coverage(48, 4, 4, 4, ((60, 100), (20, 100), (50, 100), (40, 200))).epochs
+        '20, 50 and 60 of 100 and 40 of 200 epochs'
         """
-        said = " and ".join(f"{ours} of {asked}" for ours, asked in self.lengths)
+        by_asked: dict[int, list[int]] = {}
+        for ours, asked in sorted(self.lengths):
+            by_asked.setdefault(asked, []).append(ours)
+        said = " and ".join(f"{enumerate_words(ours)} of {asked}" for asked, ours in sorted(by_asked.items()))
         return f"{said} epochs" if said else ""
 
     @property
@@ -83,6 +86,16 @@ def cover(grid: Sequence[Point], records: Iterable[RunRecord]) -> Coverage:
             short += 1
             lengths[ours, asked] = None
     return Coverage(total, run, seeds, short, tuple(lengths))
+
+
+def enumerate_words(words: Sequence[object]) -> str:
+    """Words as a sentence lists them.
+
+    >>> enumerate_words([20, 50, 60]), enumerate_words([20])
+    ('20, 50 and 60', '20')
+    """
+    *most, last = map(str, words)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def count(number: int, thing: str) -> str:
