@@ -99,6 +99,65 @@ def test_a_loss_that_is_not_convex_is_predicted_but_not_certified(digits):
     assert not any(name.startswith("certified") for name in seen.numbers())
 
 
+@pytest.mark.parametrize(
+    "size",
+    [
+        {"per_class": 10},
+        {"batch_size": 40},
+        {"class_counts": [10, 10, 10, 10]},
+        {"class_counts": [500, 500, 500, 500], "batch_size": 40},
+    ],
+)
+def test_the_gap_is_that_of_the_problem_however_many_rows_are_measured(size):
+    problem = nc.Problem("bce", 4, **size, **DECAYS)
+    optimum = nc.predict(problem).configuration(dim=8)
+    for times in (1, 30):
+        rows = (optimum.features.repeat(times, 1), optimum.labels.repeat(times))
+        seen = nc.monitor(lambda x: x, [rows], head=(optimum.weight, optimum.bias), problem=problem).observe()
+        assert seen.certificate.gap == pytest.approx(0, abs=1e-6)
+        assert seen.certificate.objective == pytest.approx(nc.predict(problem).objective, rel=1e-6)
+
+
+def test_the_gap_of_counted_classes_does_not_depend_on_the_shares_measured():
+    problem = nc.Problem("ce", class_counts=[30, 20, 10], bias=False, features="relu", **DECAYS)
+    optimum = nc.predict(problem).configuration(dim=8)
+    times = 1 + 4 * optimum.labels
+    rows = (optimum.features.repeat_interleave(times, 0), optimum.labels.repeat_interleave(times))
+    head = (optimum.weight, None)
+    assert nc.monitor(lambda x: x, [rows], head=head, problem=problem).observe().certificate.gap < 1e-6
+    few = [(rows[0][rows[1] < 2], rows[1][rows[1] < 2])]  # none of the last class: the problem's gap is unknown
+    with pytest.warns(UserWarning, match="class"):
+        assert nc.monitor(lambda x: x, few, head=head, problem=problem).observe().certificate is None
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        nc.Problem("bce", class_counts=[60, 30, 10], **DECAYS),
+        nc.Problem("ce", class_counts=[60, 30, 10], batch_size=20, **DECAYS),
+    ],
+    ids=["bce", "ce"],
+)
+def test_without_a_closed_form_there_is_a_certificate_and_no_prediction(problem):
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    batches = [(torch.randn(90, 6), torch.arange(90) % 3)]
+    with nc.monitor(model, batches, problem=problem) as watch:
+        assert watch.prediction is None
+    seen = watch.history[-1]
+    assert seen.prediction is None
+    assert seen.certificate.gap > 0
+    features = model[:2](batches[0][0])
+    exact = nc.certify(features, batches[0][1], loss=problem.loss, head=model[2], class_counts=problem.counts, **DECAYS)
+    assert seen.certificate.gap == pytest.approx(exact.gap, rel=1e-5)
+    assert "certified/gap" in seen.numbers()
+    assert not any(name.startswith("predicted") for name in seen.numbers())
+
+
+def test_every_may_be_any_whole_number(digits):
+    watch = nc.monitor(build(), DataLoader(digits, 64), every=np.int64(2))
+    assert [watch.step() is not None for _ in range(4)] == [False, True, False, True]
+
+
 def test_every_so_many_epochs_and_the_last(digits):
     logged = []
     with nc.monitor(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -24,8 +25,9 @@ PREDICTED = ("positive_score", "negative_score", "bias", "weight_energy", "featu
 class Observation:
     """One measurement of a model in training.
 
-    certificate: how far the last layer is from the global optimum; None without a problem, or for a loss that is not
-    convex. prediction: that optimum. seconds: what the measuring took.
+    certificate: how far the last layer is from the global optimum; None without a problem, for a loss that is not
+    convex, or where a class that the problem counts was not measured. prediction: that optimum; None without a problem
+    or where no closed form is known. seconds: what the measuring took.
     """
 
     epoch: int
@@ -62,13 +64,13 @@ class Monitor:
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.every, int) or self.every < 1:
+        if not isinstance(self.every, (int, np.integer)) or self.every < 1:
             raise ValueError(f"every: expected a whole number of at least 1, got {self.every!r}")
         if not isinstance(self.problem, Problem | None):
             raise TypeError(f"problem: expected an ncollapse.Problem, got {type(self.problem).__name__}")
         rank, size = _find_place()
         self.batches = plain_order(self.loader, self.samples, self.seed, rank, size)
-        self.prediction = None if self.problem is None else predict(self.problem)
+        self.prediction = None if self.problem is None else _predict(self.problem)
 
     def __enter__(self) -> Monitor:
         """Measure the untrained model, so that what does not fit is known before an epoch is spent."""
@@ -91,29 +93,19 @@ class Monitor:
     def observe(self) -> Observation:
         """Measure now, and add to `history`."""
         began = time.perf_counter()
-        found = extract(self.model, self.batches, layer=self.layer, head=self.head, split=self.split)
-        self.layer = found.layer
-        if self.batches is not self.loader:
-            found = _gather(found)
+        found = self.extract()
         measured = measure(found.features, found.labels, head=found.head, problem=self.problem)
-        certificate = None
-        if self.problem is not None and self.problem.loss.convex:
-            certificate = certify(
-                found.features,
-                found.labels,
-                loss=self.problem.loss,
-                head=found.head,
-                weight_decay=self.problem.weight_decay,
-                feature_decay=self.problem.feature_decay,
-                bias_decay=self.problem.bias_decay,
-                batch_size=self.problem.batch_size,
-                features_model=self.problem.features,
-            )
+        certificate = None if self.problem is None else _certify(found, self.problem)
         seconds = time.perf_counter() - began
         self.history.append(Observation(self.epoch, measured, certificate, self.prediction, seconds))
         if self.log is not None:
             self.log(self.history[-1].numbers(), self.epoch)
         return self.history[-1]
+
+    def extract(self) -> Extracted:
+        """What `observe` measures: the features and labels, of all processes, and the classifier."""
+        found = extract(self.model, self.batches, layer=self.layer, head=self.head, split=self.split)
+        return found if self.batches is self.loader else _gather(found)
 
     @property
     def last(self) -> Measurement:
@@ -149,7 +141,8 @@ def monitor(
         loader: what to measure on: best the training set without augmentation. A DataLoader is read in order, each
             sample once, whatever its sampler; or a list of (inputs, labels) batches.
         every: measure after every so many calls of `step`; the last state is always measured.
-        problem: the loss and the decays of the training, for the predicted optimum and the certified gap to it.
+        problem: the loss and the decays of the training, for the predicted optimum (where it has a closed form) and the
+            certified gap to it. The gap is that of the samples the problem counts, however many are measured.
         samples: measure on so many samples only, the same ones each time, drawn by `seed`.
         layer: the classifier's dotted name, where the model has several.
         head: the classifier (a torch.nn.Linear, LinearHead, ETFHead) of a model that returns features.
@@ -169,6 +162,32 @@ def monitor(
     ([0, 1, 2, 3], 10)
     """
     return Monitor(model, loader, every, problem, samples, seed, layer, head, split, log)
+
+
+def _predict(problem: Problem) -> Prediction | None:
+    try:
+        return predict(problem)
+    except ValueError:  # no closed form: the certificate still bounds the distance to the optimum
+        return None
+
+
+def _certify(found: Extracted, problem: Problem) -> Certificate | None:
+    """The certified gap for as many samples as the problem counts; with batches alone, in the measured shares."""
+    shared = problem.batch_size is not None and problem.class_counts is None
+    if not problem.loss.convex or not (shared or len(set(found.labels.tolist())) == problem.num_classes):
+        return None
+    return certify(
+        found.features,
+        found.labels,
+        loss=problem.loss,
+        head=found.head,
+        weight_decay=problem.weight_decay,
+        feature_decay=problem.feature_decay,
+        bias_decay=problem.bias_decay,
+        batch_size=problem.batch_size if shared else None,
+        class_counts=None if shared else problem.counts,
+        features_model=problem.features,
+    )
 
 
 def _find_place() -> tuple[int, int]:

@@ -37,7 +37,8 @@ def move(value: Any, device: torch.device) -> Any:
     if isinstance(value, Mapping):
         return {name: move(item, device) for name, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return type(value)(move(item, device) for item in value)
+        items = [move(item, device) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 
 
@@ -81,7 +82,10 @@ def plain_order(loader: Any, samples: int | None = None, seed: int = 0, rank: in
         num_workers=source.num_workers,
         collate_fn=source.collate_fn,
         pin_memory=source.pin_memory,
+        timeout=source.timeout,
         worker_init_fn=source.worker_init_fn,
+        multiprocessing_context=source.multiprocessing_context,
+        prefetch_factor=source.prefetch_factor,
         persistent_workers=source.persistent_workers,
         generator=torch.Generator().manual_seed(seed),
     )

@@ -9,16 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from ncollapse.features.batches import call
-from ncollapse.heads import ETFHead, LinearHead
+from ncollapse.heads import ETFHead, Head, LinearHead
 
 LINEAR = (nn.Linear, LinearHead, ETFHead)
+ROWS = 16
 
 
 class Call(NamedTuple):
-    """One call of a linear layer during a forward pass."""
+    """One call of a linear layer during a forward pass: the shape of its output, and a copy of the first rows."""
 
     name: str
-    output: Tensor
+    shape: torch.Size
+    rows: Tensor
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -41,8 +43,8 @@ def find_classifier(model: nn.Module, inputs: Any, layer: str | None = None) -> 
     """The dotted name of the classifier in an unwrapped model; `inputs` are run through it once, as it stands.
 
     It is `layer` if given. Otherwise the linear layer (torch.nn.Linear, LinearHead or ETFHead) whose output the model
-    returns, also among other things; for a token model the one whose output is pooled; or the last one called, if it is
-    as wide as what the model returns (logits that are scaled or normalised). Where several fit, timm's `get_classifier`
+    returns, also among other things; for a token model the one whose output is pooled; or the one whose output it
+    returns scaled, or normalised by softmax, log-softmax or sigmoid. Where several fit, timm's `get_classifier`
     decides, else a ValueError lists them.
     """
     layers: dict[str, nn.Module] = {
@@ -55,12 +57,10 @@ def find_classifier(model: nn.Module, inputs: Any, layer: str | None = None) -> 
         return layer
     calls, output = _record(model, inputs, layers)
     results = list(tensors_of(output))
-    returned = [made.name for made in calls if any(_same(made.output, result) for result in results)]
-    width = results[0].shape[-1] if results and results[0].ndim else None
-    wide = [made.name for made in calls if made.output.shape[-1] == width]
-    if wide and wide[-1] != calls[-1].name:
-        wide = []  # something came after it: not the last layer
-    found = list(dict.fromkeys(returned or wide))
+    returned = [made.name for made in calls if any(_same(made, result) for result in results)]
+    if not returned and results:
+        returned = [made.name for made in calls if _follows(made, results[0])] or _find_averaged(calls, results[0])
+    found = list(dict.fromkeys(returned))
     if len(found) > 1:
         found = [name for name in found if layers[name] is _ask(model)] or found
     if len(found) == 1:
@@ -69,15 +69,41 @@ def find_classifier(model: nn.Module, inputs: Any, layer: str | None = None) -> 
         raise ValueError(
             f"model: {_describe(model)} has several classifiers: {', '.join(found)}; name one by layer={found[-1]!r}"
         )
-    raise ValueError(f"model: {_describe(model)} returns the output of no linear layer; {_list(layers)}")
+    raise ValueError(
+        f"model: {_describe(model)} returns the output of no linear layer, plain, scaled or normalised (LoRA on the "
+        f"classifier: merge it, or give features and head=); {_list(layers)}"
+    )
+
+
+def check_linear(layer: nn.Module, inputs: Tensor, output: Any, name: str) -> None:
+    """Raise unless what a layer made of its inputs is W h - b, with its own weight and bias."""
+    head = Head.of(layer)
+    expected = head.logits(inputs.to(head.weight.dtype))
+    if isinstance(output, Tensor) and output.shape == expected.shape:
+        size = head.weight.float().norm(dim=1) * inputs.float().norm(dim=-1, keepdim=True) + expected.abs()
+        allowed = tolerance(inputs, head.weight, output, expected) * size
+        wrong = (output - expected).abs() > allowed  # NaN is for `measure` to report
+        if not bool(wrong.any()):
+            return
+    raise ValueError(
+        f"{name}, a {_describe(layer)}, does not return W h - b of its own weight and bias; measured as if it did, the "
+        "numbers would not be the model's. Name the linear layer by layer=, or give a model that returns the features "
+        "and, as head=, the pair (weight, threshold) that acts on them"
+    )
+
+
+def tolerance(*values: Tensor) -> float:
+    """What rounding may change in numbers of the coarsest of these precisions, relative to their size."""
+    return float(max(torch.finfo(value.dtype).eps for value in values) ** 0.75)
 
 
 def _record(model: nn.Module, inputs: Any, layers: dict[str, nn.Module]) -> tuple[list[Call], Any]:
     calls: list[Call] = []
 
     def watch(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Tensor) -> None:
-            calls.append(Call(name, output))
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if isinstance(output, Tensor):
+                calls.append(Call(name, output.shape, output[:ROWS].detach().clone()))
 
         return hook
 
@@ -100,11 +126,41 @@ def tensors_of(output: Any) -> Iterator[Tensor]:
             yield from tensors_of(item)
 
 
-def _same(made: Tensor, result: Tensor) -> bool:
+def _same(made: Call, result: Tensor) -> bool:
     if made.shape == result.shape:
-        return made is result or bool(torch.equal(made.float(), result.float()))
-    pooled = made.ndim == 3 and result.ndim == 2 and len(made) == len(result)
+        return bool(torch.allclose(*_widen(made, result), rtol=0, atol=0, equal_nan=True))
+    pooled = len(made.shape) == 3 and result.ndim == 2 and made.shape[0] == len(result)
     return pooled and made.shape[-1] == result.shape[-1]
+
+
+def _follows(made: Call, result: Tensor) -> bool:
+    """Whether a result is a layer's output scaled, shifted by rows (log-softmax), or its softmax or sigmoid."""
+    if made.shape != result.shape or not result.is_floating_point():
+        return False
+    z, out = _widen(made, result)
+    allowed = tolerance(made.rows, result)
+    if any(bool((image - out).abs().max() <= allowed) for image in (z.softmax(-1), z.sigmoid())):
+        return True
+    centred, moved = z - z.mean(-1, keepdim=True), out - out.mean(-1, keepdim=True)
+    varies = bool(centred.any())
+    scale = float((centred * moved).sum() / centred.square().sum()) if varies else 0.0
+    size = max(float(out.abs().max()), abs(scale) * float(z.abs().max()))
+    return (scale > 0.0 or not varies) and bool((moved - scale * centred).abs().max() <= allowed * size)
+
+
+def _find_averaged(calls: list[Call], result: Tensor) -> list[str]:
+    """The names of several layers whose mean is the result, as of DeiT's two heads."""
+    wide = [made for made in calls if made.shape == result.shape]
+    if len(wide) < 2:
+        return []
+    mean = torch.stack([made.rows for made in wide]).mean(0)
+    close = torch.allclose(mean, result[:ROWS], rtol=0, atol=tolerance(mean, result) * float(mean.abs().max()))
+    return [made.name for made in wide] if close else []
+
+
+def _widen(made: Call, result: Tensor) -> tuple[Tensor, Tensor]:
+    """The first rows of both in float64."""
+    return made.rows.cpu().double(), result[:ROWS].detach().cpu().double()
 
 
 def _ask(model: nn.Module) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ncollapse.features.batches import call, move, split_batch
-from ncollapse.features.classifier import find_classifier, tensors_of, unwrap
+from ncollapse.features.classifier import check_linear, find_classifier, tensors_of, tolerance, unwrap
 from ncollapse.features.isolation import undisturbed
 from ncollapse.heads import Head
 
@@ -44,7 +46,8 @@ def extract(
         head: the classifier of what `model` returns: a torch.nn.Linear, LinearHead, ETFHead, Head or (weight, bias).
         split: a function from a batch to (inputs, labels), for other batches.
 
-    Modes, hooks, random numbers and gradients are as before when it returns or raises.
+    Modes, weights, hooks, random numbers and gradients are as before when it returns or raises. What it returns is
+    copied: the model may go on training.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> found = extract(model, [(torch.zeros(5, 4), torch.zeros(5, dtype=torch.long))])
@@ -54,34 +57,41 @@ def extract(
     if head is not None and layer is not None:
         raise ValueError("head: give either head, for a model that returns features, or layer, not both")
     inner = _find_module(model, head)
-    held = [] if head is None else [Head.of(head).weight]
-    device = next((tensor.device for tensor in (*inner.parameters(), *inner.buffers(), *held)), torch.device("cpu"))
+    used = [inner, *_find_used(model), *([head] if isinstance(head, nn.Module) else [])]
     features: list[Tensor] = []
     labels: list[Tensor] = []
-    with undisturbed(inner, batches), contextlib.ExitStack() as stack:
-        taken: list[Tensor] | None = None
+    with undisturbed(nn.ModuleList(used), batches) as modes, contextlib.ExitStack() as stack:
+        held = [] if head is None else [Head.of(head).weight]
+        device = next((tensor.device for tensor in (*inner.parameters(), *inner.buffers(), *held)), torch.device("cpu"))
+        calls: list[tuple[Tensor, Any]] = []
         for batch in batches:
             inputs, targets = split(batch)
             inputs = move(inputs, device)
-            if head is not None:
-                rows = _check_rows(call(inner if isinstance(model, nn.Module) else model, inputs))
-            else:
-                if taken is None:
-                    layer = find_classifier(inner, inputs, layer)
-                    taken = stack.enter_context(tap(inner.get_submodule(layer)))
-                output = call(inner, inputs)
-                rows = _read(taken, output, inner.get_submodule(layer or ""), str(layer))
-                taken.clear()
+            with modes.follow():
+                if head is not None:
+                    rows = _check_rows(call(inner if isinstance(model, nn.Module) else model, inputs))
+                    if not features:
+                        _check_head(head, rows)
+                else:
+                    if not features:
+                        layer = find_classifier(inner, inputs, layer)
+                        calls = stack.enter_context(_watch(inner.get_submodule(layer)))
+                    output = call(inner, inputs)
+                    rows = _read(calls, output, str(layer))
+                    if not features:
+                        check_linear(inner.get_submodule(str(layer)), *calls[0], f"layer: {layer!r}")
+                    calls.clear()
             targets = torch.as_tensor(targets)
             if len(rows) != len(targets):
                 raise ValueError(f"labels: {len(targets)} for {len(rows)} rows that enter the classifier {layer!r}")
             if features and rows.shape[1] != features[0].shape[1]:
                 raise ValueError(f"features: width {rows.shape[1]} after batches of width {features[0].shape[1]}")
             features.append(rows)
-            labels.append(targets.to(device))
-    if not features:
-        raise ValueError("batches: empty, so there is nothing to measure")
-    found = Head.of(head if layer is None else inner.get_submodule(layer))
+            labels.append(targets.to(device, copy=True))
+        if not features:
+            raise ValueError("batches: empty, so there is nothing to measure")
+        found = Head.of(head if layer is None else inner.get_submodule(layer))
+        found = Head(found.weight.clone(), None if found.bias is None else found.bias.clone())
     if found.num_classes == 1:
         raise ValueError(
             f"model: its classifier {layer!r} has one output; two classes are measured by two, with the weights -w/2 "
@@ -92,7 +102,7 @@ def extract(
 
 @contextlib.contextmanager
 def tap(module: nn.Module) -> Iterator[list[Tensor]]:
-    """A list to which every input of a module is added while the context lasts.
+    """A list to which a copy of every input of a module is added while the context lasts.
 
     >>> linear = nn.Linear(2, 1)
     >>> with tap(linear) as inputs:
@@ -103,7 +113,7 @@ def tap(module: nn.Module) -> Iterator[list[Tensor]]:
     taken: list[Tensor] = []
 
     def take(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        taken.append((args[0] if args else next(iter(kwargs.values()))).detach())
+        taken.append((args[0] if args else next(iter(kwargs.values()))).detach().clone())
 
     handle = module.register_forward_pre_hook(take, with_kwargs=True)
     try:
@@ -112,8 +122,24 @@ def tap(module: nn.Module) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
+@contextlib.contextmanager
+def _watch(module: nn.Module) -> Iterator[list[tuple[Tensor, Any]]]:
+    """A list to which copies of every input of a module and its output are added while the context lasts."""
+    calls: list[tuple[Tensor, Any]] = []
+    with tap(module) as taken:
+
+        def finish(module: nn.Module, args: Any, output: Any) -> None:
+            calls.append((taken.pop(), output.detach().clone() if isinstance(output, Tensor) else output))
+
+        handle = module.register_forward_hook(finish)
+        try:
+            yield calls
+        finally:
+            handle.remove()
+
+
 def _find_module(model: Any, head: Any) -> nn.Module:
-    """The module to put into eval mode: the model, the owner of a bound method, or an empty one for a function."""
+    """The module that is run: the model, the owner of a bound method, or an empty one for a function."""
     if isinstance(model, nn.Module):
         return unwrap(model)
     if head is None or not callable(model):
@@ -121,42 +147,74 @@ def _find_module(model: Any, head: Any) -> nn.Module:
             f"model: expected a torch.nn.Module, got {type(model).__name__}; a function that returns features needs "
             "head=, their classifier"
         )
-    owner = getattr(model, "__self__", None)
+    while isinstance(model, functools.partial):
+        model = model.func
+    owner = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
     return owner if isinstance(owner, nn.Module) else nn.Module()
+
+
+def _find_used(function: Any) -> list[nn.Module]:
+    """The modules in what a function refers to: arguments of a partial, fields of its owner, variables around it."""
+    if isinstance(function, nn.Module):
+        return []
+    if isinstance(function, functools.partial):
+        given = [value for value in (*function.args, *function.keywords.values()) if isinstance(value, nn.Module)]
+        return given + _find_used(function.func)
+    plain = inspect.unwrap(function)
+    values = list(getattr(getattr(plain, "__self__", plain), "__dict__", {}).values())
+    if inspect.isfunction(plain):
+        around = inspect.getclosurevars(plain)
+        values += [*around.nonlocals.values(), *around.globals.values()]
+    return [value for value in values if isinstance(value, nn.Module)]
 
 
 def _check_rows(rows: Any) -> Tensor:
     if not isinstance(rows, Tensor) or rows.ndim != 2:
         got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
         raise ValueError(f"features: expected a matrix [B, d] from a model given with head=, got {got}")
-    return rows.detach()
+    return rows.detach().clone()
 
 
-def _read(taken: list[Tensor], output: Any, classifier: nn.Module, layer: str) -> Tensor:
+def _check_head(head: Any, rows: Tensor) -> None:
+    """Raise unless a layer given as head= is linear."""
+    if isinstance(head, nn.Module) and rows.shape[1] == (weight := Head.of(head).weight).shape[1]:
+        rows = rows.to(weight)
+        check_linear(head, rows, head(rows), "head")
+
+
+def _read(calls: list[tuple[Tensor, Any]], output: Any, layer: str) -> Tensor:
     """The [B, d] that entered the classifier in one forward pass."""
-    if len(taken) != 1:
+    if len(calls) != 1:
         raise ValueError(
-            f"model: its classifier {layer!r} was called {len(taken)} times in one forward pass; features are defined "
+            f"model: its classifier {layer!r} was called {len(calls)} times in one forward pass; features are defined "
             "for one call: measure a model that makes a single one"
         )
-    rows = taken[0]
+    rows, scores = calls[0]
     if rows.ndim == 3:
-        rows = _pool(rows, next(tensors_of(output), None), classifier, layer)
+        rows = _pool(rows, scores, next(tensors_of(output), None), layer)
     if rows.ndim != 2:
         raise ValueError(f"features: {tuple(rows.shape)} enters the classifier {layer!r}; expected [B, d]")
     return rows
 
 
-def _pool(tokens: Tensor, logits: Tensor | None, classifier: nn.Module, layer: str) -> Tensor:
-    """Of tokens [B, T, d] that all went through the classifier, those whose logits [B, K] the model returned."""
-    if logits is None or logits.ndim != 2:
+def _pool(tokens: Tensor, scores: Tensor, logits: Tensor | None, layer: str) -> Tensor:
+    """Of tokens [B, T, d] that all went through the classifier, those whose logits [B, K] are returned, or their mean.
+
+    The model returns the scores of one token as they are, or the mean of all, which is the score of the mean token.
+    """
+    if logits is None or logits.shape != (len(scores), scores.shape[2]):
         raise ValueError(
             f"features: {tuple(tokens.shape)} enters the classifier {layer!r}, one vector a token, and no one of them "
             "is the sample's; a model that classifies whole samples is needed"
         )
-    scores = Head.of(classifier).logits(tokens).float()
-    distance = (scores - logits.float()[:, None]).abs().amax(2)
-    nearest = distance.min(1)
-    if float(nearest.values.max()) > 1e-2 * float(scores.abs().max()):
-        raise ValueError(f"features: no token's output of the classifier {layer!r} is what the model returns")
-    return tokens[torch.arange(len(tokens), device=tokens.device), nearest.indices]
+    same = (scores.to(logits.dtype) == logits[:, None]).all(2)
+    if bool(same.any(1).all()):
+        return tokens[torch.arange(len(tokens), device=tokens.device), same.int().argmax(1)]
+    wide = torch.promote_types(tokens.dtype, torch.float32)
+    error = (scores.mean(1, dtype=wide) - logits).abs().max()
+    if not bool(error <= tolerance(scores, logits) * scores.abs().max()):
+        raise ValueError(
+            f"features: what the model returns is neither the output of the classifier {layer!r} for one token nor the "
+            "mean over all tokens; give a model that returns the pooled features, with head=, their classifier"
+        )
+    return tokens.mean(1, dtype=wide)

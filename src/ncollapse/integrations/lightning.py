@@ -7,9 +7,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+import torch
 from torch import nn
 
-from ncollapse.features import split_batch
+from ncollapse.features import Extracted, split_batch, undisturbed
 from ncollapse.monitoring import Monitor, Observation
 from ncollapse.theory import Problem
 
@@ -24,12 +25,35 @@ def find_bases() -> tuple[type, ...]:
     return found
 
 
+class TrainerMonitor(Monitor):
+    """A monitor whose batches and model go the Trainer's way: transfer hooks and precision as in a training step."""
+
+    def __init__(self, trainer: Any, model: nn.Module, loader: Any, **options: Any) -> None:
+        super().__init__(model, loader, **options)
+        self.trainer, self.take_apart = trainer, self.split
+        self.split = self.prepare
+
+    def prepare(self, batch: Any) -> tuple[Any, Any]:
+        """Inputs and labels, after what a Trainer does to every batch."""
+        trainer = self.trainer
+        batch = trainer.precision_plugin.convert_input(batch)
+        batch = trainer.lightning_module._on_before_batch_transfer(batch)
+        return self.take_apart(trainer.strategy.batch_to_device(batch))
+
+    def extract(self) -> Extracted:
+        """See `Monitor.extract`."""
+        with undisturbed(self.trainer.lightning_module), self.trainer.precision_plugin.forward_context():
+            return super().extract()
+
+
 class NeuralCollapseCallback(*find_bases()):  # type: ignore[misc]
     """Measure the model after every `every`-th epoch and log all numbers, the predicted optimum and the certified gap.
 
     They go to every logger of the Trainer and to `trainer.callback_metrics`, as nc/nc1, predicted/positive_score,
-    certified/gap, so that EarlyStopping and ModelCheckpoint can monitor them. `history` holds the observations, from
-    the untrained model to the last state, which is always measured.
+    certified/gap, so that EarlyStopping and ModelCheckpoint can monitor them; in epochs that are not measured they find
+    the latest numbers. `history` holds the observations, from the untrained model to the last state, which is always
+    measured. Batches go through the hooks of the module or data module (`on_after_batch_transfer` and its like), and
+    the model runs in the Trainer's precision.
 
     Args:
         loader: what to measure on, best the training set without augmentation; by default the Trainer's own training
@@ -64,7 +88,7 @@ class NeuralCollapseCallback(*find_bases()):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Measure before the first step."""
         loader = trainer.train_dataloader if self.loader is None else self.loader
-        self.monitor = Monitor(self._find_network(pl_module), loader, **self.options)
+        self.monitor = TrainerMonitor(trainer, self._find_network(pl_module), loader, **self.options)
         self.monitor.epoch = trainer.current_epoch
         self._pass_on(trainer, self.monitor.observe())
 
@@ -79,8 +103,10 @@ class NeuralCollapseCallback(*find_bases()):  # type: ignore[misc]
             self._pass_on(trainer, last)
 
     def _pass_on(self, trainer: Any, seen: Observation) -> None:
+        numbers = seen.numbers()
+        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in numbers.items()})
         for logger in trainer.loggers:
-            logger.log_metrics(seen.numbers(), step=trainer.global_step)
+            logger.log_metrics(numbers, step=trainer.global_step)
 
     def _find_network(self, module: nn.Module) -> nn.Module:
         if self.network is not None:
