@@ -4,12 +4,13 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save_file, save_model
 
 import ncollapse as nc
 from ncollapse import cli, data
 from ncollapse.checkpoints import build, fill, measure_checkpoint
 from ncollapse.models import create
+from ncollapse.models.weights import read_weights
 
 FACTORY = """
 from torch import nn
@@ -37,6 +38,36 @@ def wide(width, num_classes=10):
 
 def deep():
     return nn.Sequential(nn.Flatten(), nn.Linear(100, 12), nn.Linear(12, 10))
+
+class Tied(Net):
+    def __init__(self, num_classes=10):
+        super().__init__(num_classes)
+        self.again = self.trunk
+        self.twin = nn.Linear(12, num_classes)
+        self.twin.weight = self.fc.weight
+
+class Held(nn.Module):
+    def __init__(self, num_classes=10):
+        super().__init__()
+        self.module = Net(num_classes)
+        self.fc = nn.Linear(num_classes, num_classes)
+
+    def forward(self, x):
+        return self.fc(self.module(x))
+
+class Noted(Net):
+    def get_extra_state(self):
+        return {"calls": 3}
+
+    def set_extra_state(self, state):
+        raise AssertionError("not to be loaded")
+
+def failing(num_classes):
+    raise KeyError("width of the trunk")
+
+class Stumbling(Net):
+    def forward(self, x):
+        raise AssertionError("expects colour images")
 
 ready = Net(10)
 
@@ -100,17 +131,29 @@ def save_shards(state, folder, kind="safetensors"):
     return folder / f"{stem}.index.json"
 
 
+def save_under(key):
+    def save(state, folder):
+        torch.save({"epoch": 3, key: state, "optimizer": {"lr": 0.1}}, folder / "w.pt")
+        return folder / "w.pt"
+
+    return save
+
+
 @pytest.mark.parametrize(
     "save",
     [
         save_plain,
         save_ddp,
         save_lightning,
+        *(save_under(key) for key in ("state_dict", "model_state_dict", "model", "net")),
         save_shards,
         lambda state, folder: save_shards(state, folder, "bin"),
         lambda state, folder: save_shards(state, folder).parent,
     ],
-    ids=["safetensors", "wrapped", "lightning", "shards", "torch shards", "folder"],
+    ids=[
+        *("safetensors", "wrapped", "lightning", "state_dict", "model_state_dict", "model", "net"),
+        *("shards", "torch shards", "folder"),
+    ],
 )
 def test_weights_in_any_form_give_the_network_s_numbers(home, network, capsys, save):
     path = save(network.state_dict(), home)
@@ -161,6 +204,84 @@ def test_a_network_partly_at_random_is_refused(home, network):
     save_file(create("mlp-small", 6).state_dict(), home / "k.safetensors")
     with pytest.raises(ValueError, match=r"head.weight \[6, 256\] instead of \[5, 256\]"):
         fill(before, home / "k.safetensors")
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "model.", "model._orig_mod."])
+def test_an_attribute_called_module_keeps_its_name(home, prefix):
+    import own_network
+
+    torch.manual_seed(0)
+    made = own_network.Held()
+    path = save_plain({f"{prefix}{name}": value for name, value in made.state_dict().items()}, home)
+    fresh = own_network.Held()
+    assert fill(fresh, path) == ()
+    assert all(torch.equal(a, b) for a, b in zip(made.state_dict().values(), fresh.state_dict().values()))
+    two = {f"{name}.{key}": value for name in ("ema", "model") for key, value in made.state_dict().items()}
+    with pytest.raises(ValueError, match="missing"):  # which of them?
+        fill(fresh, save_plain({name: value.clone() for name, value in two.items()}, home))
+
+
+def test_names_that_only_a_wrapper_tells_apart(tmp_path):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module, self.weight = torch.nn.Linear(2, 2, bias=False), torch.nn.Parameter(torch.randn(2, 2))
+
+    made, fresh = Net(), Net()
+    for prefix in ("", "module.", "_orig_mod."):
+        fill(fresh, save_plain({f"{prefix}{name}": value for name, value in made.state_dict().items()}, tmp_path))
+        assert torch.equal(fresh.weight, made.weight)
+        assert torch.equal(fresh.module.weight, made.module.weight)
+
+
+def test_tied_weights_need_one_copy(home, network):
+    import own_network
+
+    torch.manual_seed(0)
+    made, fresh = own_network.Tied(), own_network.Tied()
+    save_model(made, str(home / "w.safetensors"))
+    assert len(read_weights(home / "w.safetensors")) < len(made.state_dict())
+    assert fill(fresh, home / "w.safetensors") == ()
+    assert all(torch.equal(a, b) for a, b in zip(made.state_dict().values(), fresh.state_dict().values()))
+    state = read_weights(home / "w.safetensors")
+    gone = [name for name in ("fc.weight", "twin.weight") if state.pop(name, None) is not None]
+    assert len(gone) == 1
+    with pytest.raises(ValueError, match=r"2 missing: fc.weight, twin.weight$"):
+        fill(fresh, save_plain(state, home))
+
+
+def test_extra_state_is_left_out_and_mentioned(home, network):
+    import own_network
+
+    torch.save({"model": {**network.state_dict(), "_extra_state": {"calls": 3}}}, home / "w.pt")
+    made = own_network.Noted(10)
+    with pytest.warns(UserWarning, match=r"weights: .*w.pt holds _extra_state, which is not loaded"):
+        assert fill(made, home / "w.pt") == ()
+    assert torch.equal(made.fc.weight, network.fc.weight)
+
+
+def test_a_file_that_wraps_itself_is_refused(home, network):
+    around = {"epoch": 3}
+    around["model"] = around
+    torch.save(around, home / "w.pt")
+    with pytest.raises(ValueError, match="no dictionary of tensors"):
+        fill(network, home / "w.pt")
+
+
+def test_errors_of_the_user_s_own_code_name_it_and_keep_their_cause(home, network):
+    path = save_plain(network.state_dict(), home)
+    with pytest.raises(ValueError, match=r"^model: own_network:failing made no .* KeyError: 'width of the") as error:
+        build("own_network:failing", 10, (1, 8, 8))
+    assert isinstance(error.value.__cause__, KeyError)
+    expected = r"^model: own_network:Stumbling cannot be run on .*: AssertionError: expects colour images$"
+    with pytest.raises(ValueError, match=expected) as error:
+        measure_checkpoint("own_network:Stumbling", path, "digits")
+    assert isinstance(error.value.__cause__, AssertionError)
+    (home / "own_broken.py").write_text("undefined_name\n")
+    with pytest.raises(ImportError, match=r"'own_broken:build' cannot be imported .*NameError: name 'undefined_name'"):
+        build("own_broken:build", 10, (1, 8, 8))
+    with pytest.raises(ValueError, match=r"^layer: 'trunk.0' is no linear layer"):  # ours, and no fault of the network
+        measure_checkpoint("own_network:build", path, "digits", layer="trunk.0")
 
 
 class Evil:

@@ -102,6 +102,13 @@ def test_theory_sets_the_predicted_bias():
     assert head.bias.tolist() == pytest.approx([expected] * 10, rel=1e-6)
 
 
+def test_theory_of_another_number_of_classes_is_refused():
+    problem = nc.Problem("bce", num_classes=10, per_class=12.8, weight_decay=5e-4, feature_decay=5e-4)
+    for head in (nc.LinearHead, nc.ETFHead):
+        with pytest.raises(ValueError, match="problem has num_classes=10, but the head num_classes=5"):
+            head(16, 5, bias=True, bias_init="theory", problem=problem)
+
+
 def test_head_without_bias():
     head = nc.LinearHead(4, 3, bias=False)
     h = torch.randn(2, 4)
@@ -155,6 +162,18 @@ def test_etf_head_trains_only_what_is_asked():
         nc.ETFHead(2, 4)
     with pytest.raises(ValueError, match="scale must be a finite number > 0, got 0"):
         nc.ETFHead(4, 4, scale=0)
+
+
+def test_etf_thresholds_start_where_they_are_told():
+    assert nc.ETFHead(8, 4, bias=True).bias.tolist() == [0.0] * 4
+    assert nc.ETFHead(8, 4, bias=True, bias_init=6.0).bias.tolist() == [6.0] * 4
+    assert nc.ETFHead(8, 4, bias=True, bias_init=[1.0, 2.0, 3.0, 4.0]).bias.tolist() == [1.0, 2.0, 3.0, 4.0]
+    torch.manual_seed(3)
+    plain = nc.ETFHead(8, 4).frame
+    torch.manual_seed(3)
+    assert torch.equal(nc.ETFHead(8, 4, bias=True, bias_init=6.0).frame, plain)
+    with pytest.raises(ValueError, match=r"bias_init=6\.0 needs a bias, but bias=False"):
+        nc.ETFHead(8, 4, bias_init=6.0)
 
 
 def test_decay_sums_the_three_terms_over_the_batch():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from ncollapse import data
 from ncollapse.features import extract
 from ncollapse.metrics import Measurement, measure
 from ncollapse.models import Network, create
-from ncollapse.models.weights import read_weights, rename, strip_wrappers
+from ncollapse.models.weights import read_weights, rename, strip_wrappers, tensors_of
 
 LIBRARIES = ("timm", "torchvision")
 NAMED = 5
@@ -62,13 +63,20 @@ def measure_checkpoint(
     unexpected = fill(network, weights)
     try:
         found = extract(network.to(place), batches, layer=layer)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
+    except Exception as error:
+        if isinstance(error, torch.OutOfMemoryError) or not in_forward(error):
+            raise
         raise ValueError(
-            f"model: {model} cannot be run on inputs of {dataset}, of shape {list(batches.shape)}: {error}"
+            f"model: {model} cannot be run on inputs of {dataset}, of shape {list(batches.shape)}: "
+            f"{type(error).__name__}: {error}"
         ) from error
     return Checkpoint(measure(found.features, found.labels, head=found.head), unexpected)
+
+
+def in_forward(error: Exception) -> bool:
+    """Whether an error came out of a module's forward pass: not out of the data, nor out of our own checks."""
+    call = nn.Module._call_impl.__code__
+    return any(frame.f_code is call for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def build(model: str, num_classes: int, shape: tuple[int, ...]) -> nn.Module:
@@ -80,8 +88,10 @@ def build(model: str, num_classes: int, shape: tuple[int, ...]) -> nn.Module:
         sys.path.insert(0, os.getcwd())
     try:
         factory = getattr(import_module(home), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ImportError(f"model: {model!r} cannot be imported as package.module:factory ({error})") from error
+    except Exception as error:  # the module is the user's, and fails in any way
+        raise ImportError(
+            f"model: {model!r} cannot be imported as package.module:factory ({type(error).__name__}: {error})"
+        ) from error
     if isinstance(factory, nn.Module) or not callable(factory):
         raise TypeError(f"model: {model} is a {type(factory).__name__}, not a function or class that makes a network")
     parameters = inspect.signature(factory).parameters.values()
@@ -91,7 +101,12 @@ def build(model: str, num_classes: int, shape: tuple[int, ...]) -> nn.Module:
         raise TypeError(
             f"model: {model} needs {', '.join(needed)}; expected a function without arguments, or with num_classes"
         )
-    made = factory(num_classes=num_classes) if takes_classes else factory()
+    try:
+        made = factory(num_classes=num_classes) if takes_classes else factory()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise ValueError(f"model: {model} made no network: {type(error).__name__}: {error}") from error
     if not isinstance(made, nn.Module):
         raise TypeError(f"model: {model} returned {type(made).__name__}, not a torch.nn.Module")
     return made
@@ -100,13 +115,16 @@ def build(model: str, num_classes: int, shape: tuple[int, ...]) -> nn.Module:
 def fill(network: nn.Module, path: str | os.PathLike[str]) -> tuple[str, ...]:
     """Load weights of exactly this network and return the names in the file that it does not have.
 
-    What DistributedDataParallel, torch.compile or one outer module add to the names is taken off. A ValueError lists
-    weights that are missing or have another shape: a network partly at random is not worth measuring.
+    What DistributedDataParallel, torch.compile or one outer module add to the names is taken off; of tensors that share
+    their memory one is enough. A ValueError lists weights that are missing or have another shape: a network partly at
+    random is not worth measuring.
     """
-    own = network.state_dict()
+    own = tensors_of(network)
     state = read_weights(path)
-    state = rename(state, own) if isinstance(network, Network) else strip_outer(strip_wrappers(state), own)
-    missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
+    state = rename(state, own) if isinstance(network, Network) else strip_outer(strip_wrappers(state, own), own)
+    filled = {place_of(own[name]) for name in own if name in state}
+    absent = [name for name in own if name not in state and place_of(own[name]) not in filled]
+    missing = [name for name in absent if not name.endswith("num_batches_tracked")]
     unexpected = tuple(name for name in state if name not in own)
     shapes = [
         f"{name} {list(state[name].shape)} instead of {list(own[name].shape)}"
@@ -128,6 +146,11 @@ def strip_outer(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[
         return dict(state)
     prefix = f"{outer.pop()}."
     return {name.removeprefix(prefix): value for name, value in state.items()}
+
+
+def place_of(tensor: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
+    """Where a tensor lies in memory, and how: the same for tied weights."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
 def shorten(names: Sequence[str]) -> str:

@@ -115,8 +115,7 @@ class LinearHead(nn.Module):
         super().__init__()
         if dim < 1 or num_classes < 2:
             raise ValueError(f"a head needs dim >= 1 and num_classes >= 2, got dim={dim}, num_classes={num_classes}")
-        if not bias and not (isinstance(bias_init, int | float) and bias_init == 0):
-            raise ValueError(f"bias_init={bias_init!r} needs a bias, but bias=False")
+        _check_start(bias, bias_init)
         bound = 1.0 / math.sqrt(dim)
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-bound, bound))
         if bias:
@@ -135,7 +134,8 @@ class LinearHead(nn.Module):
 class ETFHead(nn.Module):
     """Fixed head for any d >= K - 1: W = scale times a simplex ETF of unit vectors, turned at random (torch's seed).
 
-    `learnable_scale` makes the scale a parameter; `bias` adds a trainable threshold, initially 0.
+    `learnable_scale` makes the scale a parameter; `bias` adds a trainable threshold, initially 0. `bias_init` and
+    `problem` are LinearHead's; a number is where all thresholds start.
 
     >>> ETFHead(5, 4, scale=2.0).weight.norm(dim=1).round(decimals=4).tolist()
     [2.0, 2.0, 2.0, 2.0]
@@ -146,9 +146,18 @@ class ETFHead(nn.Module):
     bias: nn.Parameter | None
 
     def __init__(
-        self, dim: int, num_classes: int, *, scale: float = 1.0, learnable_scale: bool = False, bias: bool = False
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        scale: float = 1.0,
+        learnable_scale: bool = False,
+        bias: bool = False,
+        bias_init: float | str | Sequence[float] | Tensor | Mapping[str, Any] = 0.0,
+        problem: Any = None,
     ) -> None:
         super().__init__()
+        _check_start(bias, bias_init)
         if not (math.isfinite(scale) and scale > 0.0):
             raise ValueError(f"scale must be a finite number > 0, got {scale!r}")
         dtype = torch.get_default_dtype()
@@ -158,7 +167,8 @@ class ETFHead(nn.Module):
             self.scale = nn.Parameter(size)
         else:
             self.register_buffer("scale", size)
-        self.register_parameter("bias", nn.Parameter(torch.zeros(num_classes)) if bias else None)
+        start = _start_bias(torch.zeros(num_classes), bias_init, problem) if bias else None
+        self.register_parameter("bias", None if start is None else nn.Parameter(start))
 
     @property
     def weight(self) -> Tensor:
@@ -199,6 +209,11 @@ def decay(
     return total
 
 
+def _check_start(bias: bool, bias_init: Any) -> None:
+    if not bias and not (isinstance(bias_init, int | float) and bias_init == 0):
+        raise ValueError(f"bias_init={bias_init!r} needs a bias, but bias=False")
+
+
 def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
     """Return the initial thresholds [K]; see `LinearHead`."""
     if isinstance(bias_init, int | float):
@@ -210,6 +225,8 @@ def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
             )
         if problem is None:
             raise ValueError("bias_init='theory' needs a problem: the loss, the classes and the decays")
+        if problem.num_classes != len(start):
+            raise ValueError(f"problem has num_classes={problem.num_classes}, but the head num_classes={len(start)}")
         from ncollapse.theory import predict
 
         return torch.full_like(start, float(predict(problem).bias))

@@ -88,3 +88,12 @@ def test_bad_input_is_one_line(tmp_path, capsys):
 def test_what_is_really_there(data_root):
     for finding in check_data(data_root):
         assert finding.state in ("sound", "embedded", "missing"), finding.problems
+
+
+def test_check_survives_a_pickle_that_never_fills_its_array(tmp_path, capsys):
+    folder = write_cifar10(tmp_path)
+    hollow = b"\x80\x02}U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87Rs."
+    (folder / "test_batch").write_bytes(hollow)
+    _, found = run_json(capsys, "check", "cifar10", "--root", str(tmp_path))
+    assert found["cifar10"]["state"] == "damaged"
+    assert "an array is never filled" in found["cifar10"]["problems"][0]

@@ -56,6 +56,17 @@ def test_classes_and_files(folder, data):
     assert load(f"folder:{folder}", split="test").counts() == (3, 3, 3)
 
 
+def test_dot_files_are_no_images(tmp_path):
+    for part in ("train", "test"):
+        for name in ("ant", "bee"):
+            write_image(tmp_path / part / name / "0.png", 1)
+            (tmp_path / part / name / "._0.png").write_bytes(b"Mac OS X")
+            (tmp_path / part / name / ".hidden.jpg").touch()
+    found = load(f"folder:{tmp_path}")
+    assert found.counts() == (1, 1)
+    assert len(decode(found, 8, workers=0).images) == 2
+
+
 def test_subsets_of_folders(data):
     few = samples_per_class(data, 5, seed=1)
     assert few.counts() == (5, 5, 5)

@@ -1,6 +1,7 @@
 """Readers of files made here: what is right is read, what is wrong is refused with the reason."""
 
 import gzip
+import io
 import pickle
 import struct
 
@@ -11,6 +12,7 @@ import torch
 from ncollapse.data import INFO, Dataset, MissingSplit, load
 from ncollapse.data.cifar import load_cifar, read_pickle
 from ncollapse.data.idx import DIGITS, load_idx, read_idx
+from ncollapse.data.splits import split_stratified
 
 
 def idx_bytes(array):
@@ -139,6 +141,32 @@ def test_a_truncated_batch_is_refused(tmp_path):
         load_cifar(tmp_path, "train", "cifar100")
 
 
+# {"data": numpy's _reconstruct(ndarray, (0,), "b")}, and never a state that fills it
+HOLLOW = b"\x80\x02}U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87Rs."
+
+
+def test_an_array_that_is_never_filled(tmp_path):
+    write_cifar(tmp_path, 2)
+    (tmp_path / "train").write_bytes(HOLLOW)
+    with pytest.raises(ValueError, match=r"train is a damaged or truncated pickle: an array is never filled"):
+        load_cifar(tmp_path, "train", "cifar100")
+
+
+@pytest.mark.parametrize("wrong", [-1, 3, 2**80, 10**5000, True, None, b"1"], ids=lambda wrong: type(wrong).__name__)
+def test_cifar_labels_that_name_no_class(tmp_path, wrong):
+    batch = write_cifar(tmp_path, 2)
+    (tmp_path / "train").write_bytes(pickle.dumps({**batch, b"fine_labels": [0, 1, wrong, 2]}, protocol=2))
+    with pytest.raises(ValueError, match=r"train: fine_labels must be a list of whole numbers 0..2; that of image 2"):
+        load_cifar(tmp_path, "train", "cifar100")
+
+
+def test_cifar_names_that_are_none(tmp_path):
+    write_cifar(tmp_path, 2)
+    (tmp_path / "meta").write_bytes(pickle.dumps({b"fine_label_names": [b"apple", 3]}, protocol=2))
+    with pytest.raises(ValueError, match="meta: fine_label_names must be a list of strings"):
+        load_cifar(tmp_path, "train", "cifar100")
+
+
 def test_digits_are_split_once_and_for_all():
     train, test = load("digits"), load("digits", split="test")
     assert (len(train), len(test)) == (INFO["digits"].train, INFO["digits"].test)
@@ -205,10 +233,79 @@ def test_npz_that_does_not_fit_is_refused(tmp_path, arrays, match):
 
 def test_no_npz_at_all(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"PK\x03\x04nonsense")
-    with pytest.raises(ValueError, match="no npz file"):
+    with pytest.raises(ValueError, match=r"a\.npz: not a readable \.npz file"):
         load(f"npz:{tmp_path / 'a.npz'}")
     with pytest.raises(FileNotFoundError):
         load(f"npz:{tmp_path / 'b.npz'}")
+
+
+def npy_bytes(array):
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def damage(raw):
+    """A deflate stream whose first block is of a type that does not exist."""
+    start = raw.index(b"images.npy") + len(b"images.npy") + struct.unpack("<H", raw[28:30])[0]
+    return raw[:start] + b"\xff" * 8 + raw[start + 8 :]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize(
+    ("write", "match"),
+    [
+        (lambda path, arrays: path.write_text("images, labels\n1, 2\n"), "not a readable .npz file"),
+        (lambda path, arrays: path.write_bytes(b""), "not a readable .npz file"),
+        (lambda path, arrays: path.write_bytes(npy_bytes(arrays["images"])), "a single array, not an .npz archive"),
+        (
+            lambda path, arrays: np.savez(path, **{key: value.astype(object) for key, value in arrays.items()}),
+            "images holds pickled objects",
+        ),
+        (
+            lambda path, arrays: np.savez(path, **arrays, classes=np.array([{}, {}], object)),
+            "classes holds pickled objects",
+        ),
+        (lambda path, arrays: np.savez(path, **{key: value[:0] for key, value in arrays.items()}), "holds no samples"),
+        (
+            lambda path, arrays: np.savez(path, **{**arrays, "test_images": np.ones((4, 3))}),
+            r"images are \[2\] each, but test_images \[3\]",
+        ),
+        (
+            lambda path, arrays: np.savez(path, **{key: value + 10**12 for key, value in arrays.items()}),
+            "labels must be below 1000000, got 1000000000001",
+        ),
+    ],
+    ids=["text", "nothing", "npy", "objects", "names", "empty", "shapes", "labels"],
+)
+def test_a_file_that_is_no_npz_of_ours_is_named(tmp_path, write, match, split):
+    path = tmp_path / "a.npz"
+    arrays = {"images": np.ones((4, 2)), "labels": np.arange(4) % 2}
+    write(path, {**arrays, **{f"test_{key}": value for key, value in arrays.items()}})
+    with pytest.raises(ValueError, match=match) as error:
+        load(f"npz:{path}", split=split)
+    assert str(error.value).startswith(str(path))
+
+
+def test_a_damaged_deflate_stream_is_named(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, images=np.random.default_rng(0).normal(size=(40, 20)), labels=np.arange(40) % 2)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"a\.npz: not a readable \.npz file"):
+        load(f"npz:{path}")
+
+
+def test_npz_images_of_one_shape_in_two_layouts(tmp_path):
+    last, first = np.zeros((4, 5, 6, 3), np.uint8), np.zeros((4, 3, 5, 6), np.uint8)
+    labels = {"labels": np.arange(4), "test_labels": np.arange(4)}
+    np.savez(tmp_path / "a.npz", images=last, test_images=first, **labels)
+    for split in ("train", "test"):
+        assert load(f"npz:{tmp_path / 'a.npz'}", split=split).shape == (3, 5, 6)
+
+
+def test_nothing_cannot_be_split():
+    with pytest.raises(ValueError, match=r"^labels: no samples"):
+        split_stratified(torch.zeros(0, dtype=torch.int64), 0.2, seed=0)
 
 
 @pytest.mark.parametrize(("geometry", "cosine"), [("etf", -1 / 3), ("orthogonal", 0.0)])

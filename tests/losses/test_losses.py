@@ -92,6 +92,25 @@ def test_focal_has_no_nan_at_certainty(gamma):
         assert torch.isfinite(z.grad).all()
 
 
+@pytest.mark.parametrize("logits", [[[1.0, -math.inf]], [[-3.0, -math.inf, -math.inf]], [[0.5, 2.0, -math.inf]]])
+def test_classes_masked_by_minus_infinity(logits):
+    """Alone with its class, a sample has loss and gradient 0, as in torch."""
+    target = torch.tensor([0])
+    twin = torch.tensor(logits, requires_grad=True)
+    expected = F.cross_entropy(twin, target)
+    expected.backward()
+    for loss in (nc.CELoss(), nc.FocalLoss(0.0), nc.FocalLoss(0.5), nc.FocalLoss(3.0)):
+        z = torch.tensor(logits, requires_grad=True)
+        value = loss(z, target)
+        value.backward()
+        assert torch.isfinite(value)
+        assert torch.isfinite(z.grad).all()
+        assert z.grad[0, -1] == 0
+        if isinstance(loss, nc.CELoss) or loss.gamma == 0 or expected == 0:
+            torch.testing.assert_close(value, expected)
+            torch.testing.assert_close(z.grad, twin.grad)
+
+
 def hessian_floor(gamma, z):
     """The least eigenvalue of the focal loss's Hessian in the logits, for target class 0."""
     loss, target = nc.FocalLoss(gamma), torch.tensor([0])

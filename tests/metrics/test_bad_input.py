@@ -34,6 +34,8 @@ class Changing:
         ((H, torch.where(Y == 0, -1, Y), W), ["labels", "-1", "row 0"]),
         ((H, Y.float(), W), ["labels", "float32", "long"]),
         ((H, torch.nn.functional.one_hot(Y), W), ["labels", "argmax"]),
+        ((H, Y[:, None], W), ["labels", "(12, 1)", "pass labels.squeeze(1)"]),
+        ((H, Y[:, None].numpy(), W), ["labels", "(12, 1)", "pass labels.squeeze(1)"]),
         ((H, Y > 1, W), ["labels", "bool"]),
         ((H, ["cat"] * 12, W), ["labels", "<U3", "number the classes"]),
         ((H, np.array([None] * 12), W), ["labels", "object"]),
@@ -70,6 +72,40 @@ def test_errors_name_the_argument_and_the_rule(arguments, words):
     assert str(error.value).startswith(words[0])
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize("power", [-300, -170, -100, 80, 155, 170, 300])
+def test_magnitudes_beyond_float64_are_refused_and_named(power):
+    """Between 1e78 and 1e150 only a fourth power overflows, and `nc2_means` alone was wrong."""
+    big = H.double() * 10.0**power
+    size = float(big.abs().max())
+    with pytest.raises(ValueError, match=r"^features: expected magnitudes of 1e-70 to 1e\+70, got ") as error:
+        nc.measure(big, Y, W)
+    assert f"got {size:.2g};" in str(error.value)
+    for statistics in (nc.ClassStatistics(4, 3).update(big, Y), nc.ClassStatistics(4, 3).update(-big, Y)):
+        with pytest.raises(ValueError, match="features: expected magnitudes"):
+            nc.measure(statistics)
+    flipped = big * torch.where(torch.arange(12) < 6, 1.0, -1.0)[:, None]  # some means stay, the largest may cancel
+    with pytest.raises(ValueError, match="features: expected magnitudes"):
+        nc.measure([(flipped[:6], Y[:6]), (flipped[6:], Y[6:])])
+    with pytest.raises(ValueError, match="weight: expected magnitudes"):
+        nc.measure(H, Y, W.double() * 10.0**power)
+
+
+@pytest.mark.parametrize("power", [-66, -30, 30, 66])
+def test_magnitudes_within_the_limit_change_no_ratio(power):
+    plain, far = nc.measure(H.double(), Y, W), nc.measure(H.double() * 10.0**power, Y, W.double() * 10.0**-power)
+    for name in ("nc1", "nc1_balanced", "cdnv", "nc2", "nc2_means", "nc3", "nc2_relu", "compactness", "accuracy"):
+        assert getattr(far, name) == pytest.approx(getattr(plain, name), rel=1e-10), name
+    assert far.means_rank == plain.means_rank
+    assert math.isnan(nc.measure(0 * H, Y).nc1)  # zeros are no matter of scale
+
+
+def test_statistics_refuse_what_is_no_matrix_by_name():
+    for wrong in (H.tolist(), None):
+        with pytest.raises(TypeError, match=r"^features: expected a tensor or array \[N, d\], got "):
+            nc.ClassStatistics(4, 3).update(wrong, Y)
+    assert nc.ClassStatistics(4, 3).update(H.numpy(), Y.tolist()).counts.tolist() == [3, 3, 3, 3]
 
 
 def test_labels_that_change_between_passes_are_noticed():

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torchmetrics import MetricCollection
@@ -110,6 +111,38 @@ def test_merge_state(data):
         nc.NeuralCollapse(CLASSES, DIM + 1).merge_state(left)
     with pytest.raises(ValueError, match="do not fit"):
         nc.NeuralCollapse(CLASSES, DIM + 1).load_state_dict(left.state_dict())
+
+
+def seen(classes, dim):
+    generator = torch.Generator().manual_seed(classes)
+    metric = nc.NeuralCollapse(classes, dim)
+    metric.update(torch.randn(40, dim, generator=generator) + 5, torch.arange(40) % classes)
+    return metric
+
+
+def test_states_of_other_sizes_with_as_many_numbers_are_refused():
+    left, right = seen(3, 2), seen(5, 1)
+    assert left.statistics.shape == right.statistics.shape
+    for state in (left, left.metric_state, {"statistics": left.statistics}):
+        with pytest.raises(ValueError, match="do not fit 5 classes in dimension 1"):
+            right.merge_state(state)
+    for saved in (left.state_dict(), {"statistics": left.statistics}):
+        with pytest.raises(ValueError, match="do not fit 5 classes in dimension 1"):
+            right.load_state_dict(saved)
+    with pytest.raises(ValueError, match="3 classes in dimension 2 do not fit"):
+        right.merge_state(left)
+    assert float(right.compute()["num_samples"]) == 40
+
+
+def test_a_state_saved_before_the_sizes_were_is_still_read():
+    metric = seen(3, 2)
+    old = {"statistics": metric.state_dict()["statistics"]}
+    fresh, merged = nc.NeuralCollapse(3, 2), nc.NeuralCollapse(3, 2)
+    fresh.load_state_dict(old)
+    merged.merge_state(old)
+    expect(fresh.compute(), nc.measure(metric.class_statistics()))
+    expect(merged.compute(), nc.measure(metric.class_statistics()))
+    fresh.load_state_dict(fresh.state_dict())  # and saved with them
 
 
 @pytest.mark.parametrize("cast", ["to", "half", "bfloat16", "float", "set_dtype"])
@@ -285,6 +318,31 @@ def test_masked_samples_do_not_count(data):
         metric.update(features, labels, mask=torch.ones(SAMPLES))
 
 
+@pytest.mark.parametrize("form", [torch.as_tensor, np.asarray, torch.Tensor.tolist], ids=["tensor", "array", "list"])
+@pytest.mark.parametrize("wrong", [-100, CLASSES + 7])
+def test_masked_rows_are_not_looked_at(data, form, wrong):
+    features, labels, head = data
+    keep = torch.arange(SAMPLES) % 3 != 0
+    metric = nc.NeuralCollapse(CLASSES, DIM)
+    metric.update(features, torch.where(keep, labels, wrong), mask=form(keep))
+    metric.update(features, torch.where(keep, labels, wrong).numpy(), mask=form(keep))
+    expect(metric.compute(head), nc.measure(features[keep].repeat(2, 1), labels[keep].repeat(2), head=head))
+    labels = torch.where(keep, labels, wrong)
+    labels[4] = -1
+    with pytest.raises(ValueError, match=r"labels: expected integers 0..4, got -1 in row 4$"):
+        metric.update(features, labels, mask=form(keep))
+    spoiled = features.clone()
+    spoiled[[0, 8]] = torch.nan
+    with pytest.raises(ValueError, match="NaN or Inf in row 8 of the batch"):
+        metric.update(spoiled, data[1], mask=form(keep))
+
+
+@pytest.mark.parametrize("mask", [np.ones(SAMPLES), [1] * SAMPLES, np.ones((SAMPLES, 1), bool), [True], "x"])
+def test_a_mask_of_another_kind_is_refused_by_name(data, mask):
+    with pytest.raises(ValueError, match=rf"^mask: expected bool \[{SAMPLES}\], got "):
+        nc.NeuralCollapse(CLASSES, DIM).update(*data[:2], mask=mask)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -321,6 +379,7 @@ def test_what_a_gpu_would_report_late(data, monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_on_a_gpu_nothing_waits(data, monkeypatch):
     monkeypatch.setattr(streaming, "BUFFERED_NUMBERS", 50 * DIM)  # several full buffers
     features, labels, head = (part.cuda() for part in data)

@@ -111,6 +111,10 @@ def test_heads():
     assert free.head.bias is None
     biased = create("mlp-small", 5, in_channels=1, image_size=8, bias_init=6.0)
     assert abs(float(biased.head.bias.detach().mean()) - 6) < 0.1
+    turned = create("mlp-small", 5, in_channels=1, image_size=8, head="etf", bias_init=6.0)
+    assert turned.head.bias.tolist() == [6.0] * 5
+    with pytest.raises(ValueError, match=r"bias_init=6\.0 needs a bias"):
+        create("mlp-small", 5, in_channels=1, image_size=8, head="etf", bias=False, bias_init=6.0)
 
 
 def test_vectors_go_through_a_perceptron():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from torch import Tensor
 
 from ncollapse.data.dataset import Dataset
+from ncollapse.metrics.files import open_npz, read_member
+
+MOST_CLASSES = 1_000_000
 
 
 class MissingSplit(ValueError):
@@ -20,41 +24,66 @@ def load_npz(path: Path, split: str) -> Dataset:
     """Read `images` and `labels` (train), `test_images` and `test_labels` (test), and `classes` (names) if it is there.
 
     Images are uint8 [N, C, H, W], [N, H, W] or [N, H, W, C] (C is 1 or 3); floating point ones of these shapes, or
-    vectors [N, d], enter the network as they are.
+    vectors [N, d], enter the network as they are. Whatever is wrong with the file is a ValueError that names it.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     prefix = "" if split == "train" else "test_"
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            if f"{prefix}images" not in file or f"{prefix}labels" not in file:
-                refuse = MissingSplit if prefix and "images" in file and "labels" in file else ValueError
-                raise refuse(
-                    f"{path} needs the arrays {prefix}images and {prefix}labels for the split {split!r}; "
-                    f"it has {', '.join(file.files) or 'none'}"
-                )
-            images, labels = file[f"{prefix}images"], file[f"{prefix}labels"]
-            names = [str(item) for item in file["classes"]] if "classes" in file else None
-            numbered = {key: file[key] for key in ("labels", "test_labels") if key in file}
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise ValueError(f"{path} is no npz file, or a damaged one: {error}") from error
+    with open_npz(path, "images and labels") as file:
+        if f"{prefix}images" not in file or f"{prefix}labels" not in file:
+            refuse = MissingSplit if prefix and "images" in file and "labels" in file else ValueError
+            raise refuse(
+                f"{path} needs the arrays {prefix}images and {prefix}labels for the split {split!r}; "
+                f"it has {', '.join(file.files) or 'none'}"
+            )
+        shapes = {key: _read_shape(path, file, key) for key in ("images", "test_images") if key in file}
+        images = read_member(path, file, f"{prefix}images")
+        numbered = {key: read_member(path, file, key) for key in ("labels", "test_labels") if key in file}
+        names = read_member(path, file, "classes") if "classes" in file else np.array([])
+    if len(set(shapes.values())) > 1:
+        train, test = (list(shape) for shape in shapes.values())
+        raise ValueError(f"{path}: images are {train} each, but test_images {test}")
     for key, array in numbered.items():
         if not np.issubdtype(array.dtype, np.integer):
             raise ValueError(f"{path}: {key} must be whole numbers, got {array.dtype}")
-    highest = max(int(array.max()) if array.size else -1 for array in numbered.values())
-    classes = tuple(names or (str(label) for label in range(highest + 1)))
-    return Dataset(_arrange(images, path), torch.from_numpy(labels.astype(np.int64)), classes, f"npz:{path}", split)
+    highest = max((int(array.max()) for array in numbered.values() if array.size), default=-1)
+    if highest >= MOST_CLASSES:
+        raise ValueError(f"{path}: labels must be below {MOST_CLASSES}, got {highest}")
+    if not images.size:
+        raise ValueError(f"{path}: {prefix}images holds no samples, its shape is {list(images.shape)}")
+    classes = tuple(str(name) for name in (names.reshape(-1) if names.size else range(highest + 1)))
+    labels = torch.from_numpy(numbered[f"{prefix}labels"].astype(np.int64))
+    try:
+        return Dataset(_convert(images), labels, classes, f"npz:{path}", split)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
-def _arrange(images: np.ndarray, path: Path) -> Tensor:  # type: ignore[type-arg]
+def _read_shape(path: Path, file: Any, key: str) -> tuple[int, ...]:
+    """The shape of one sample, from the header of its array alone."""
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    try:
+        with file.zip.open(f"{key}.npy") as stream:
+            whole = np.broadcast_to(np.uint8(0), readers[npy.read_magic(stream)](stream)[0])
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path}: {key} is not an array; write the file with numpy.savez") from error
+    return tuple(_arrange(whole).shape[1:])
+
+
+def _convert(images: np.ndarray[Any, Any]) -> Tensor:
     if images.dtype != np.uint8:
         if not np.issubdtype(images.dtype, np.floating):
-            raise ValueError(f"{path}: images must be uint8 or floating point, got {images.dtype}")
+            raise ValueError(f"images must be uint8 or floating point, got {images.dtype}")
         if not np.isfinite(images).all():
-            raise ValueError(f"{path}: images hold NaN or infinity")
+            raise ValueError("images hold NaN or infinity")
         images = images.astype(np.float32)
+    return torch.from_numpy(np.ascontiguousarray(_arrange(images)))
+
+
+def _arrange(images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Images as [N, C, H, W]; anything else as it is."""
     if images.ndim == 3:
-        images = images[:, None]
-    elif images.ndim == 4 and images.shape[3] in (1, 3) and images.shape[1] not in (1, 3):
-        images = images.transpose(0, 3, 1, 2)
-    return torch.from_numpy(np.ascontiguousarray(images))
+        return images[:, None]
+    if images.ndim == 4 and images.shape[3] in (1, 3) and images.shape[1] not in (1, 3):
+        return images.transpose(0, 3, 1, 2)
+    return images

@@ -29,7 +29,10 @@ ROW = 3 * 32 * 32
 def load_cifar(folder: Path, split: str, name: str) -> Dataset:
     """CIFAR-10, or CIFAR-100 with its 100 fine classes: uint8 [N, 3, 32, 32]."""
     label_key, meta, names_key = KEYS[name]
-    classes = tuple(_decode(item) for item in _take(read_pickle(folder / meta), names_key, list, folder / meta))
+    names = _take(read_pickle(folder / meta), names_key, list, folder / meta)
+    if not all(isinstance(item, (str, bytes)) for item in names):
+        raise ValueError(f"{folder / meta}: {names_key} must be a list of strings")
+    classes = tuple(_decode(item) for item in names)
     images, labels = [], []
     for batch in BATCHES[name, split]:
         path = folder / batch
@@ -37,8 +40,10 @@ def load_cifar(folder: Path, split: str, name: str) -> Dataset:
         data, targets = _take(content, "data", np.ndarray, path), _take(content, label_key, list, path)
         if data.dtype != np.uint8 or data.shape != (len(targets), ROW):
             raise ValueError(f"{path}: data must be uint8 [{len(targets)}, {ROW}], got {data.dtype} {list(data.shape)}")
-        if not all(type(target) is int for target in targets):
-            raise ValueError(f"{path}: {label_key} must be a list of whole numbers")
+        wrong = [row for row, target in enumerate(targets) if type(target) is not int or not 0 <= target < len(classes)]
+        if wrong:
+            known = f"whole numbers 0..{len(classes) - 1}"
+            raise ValueError(f"{path}: {label_key} must be a list of {known}; that of image {wrong[0]} is not")
         images.append(torch.from_numpy(data).reshape(-1, 3, 32, 32))
         labels.append(torch.tensor(targets, dtype=torch.int64))
     return Dataset(torch.cat(images), torch.cat(labels), classes, name, split)
@@ -51,13 +56,15 @@ def read_pickle(path: Path) -> dict[str, Any]:
     with path.open("rb") as stream:
         try:
             found = _Unpickler(stream).load()
+            if isinstance(found, dict):
+                found = {_decode(key): _unwrap(value) for key, value in found.items()}
         except _Refused as error:
             raise ValueError(f"{path} asks for {error}, which no CIFAR file needs; refused, nothing was run") from error
         except Exception as error:  # a hostile or cut stream fails in any way it likes
             raise ValueError(f"{path} is a damaged or truncated pickle: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path} holds a {type(found).__name__}, not a dictionary")
-    return {_decode(key): value.array if isinstance(value, _Array) else value for key, value in found.items()}
+    return found
 
 
 class _Refused(Exception):
@@ -78,13 +85,21 @@ class _Dtype:
 class _Array:
     """Stands in for the array that numpy's _reconstruct makes and its state fills."""
 
-    array: np.ndarray[Any, np.dtype[np.uint8]]
+    array: np.ndarray[Any, np.dtype[np.uint8]] | None = None
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran, raw = state
         if not isinstance(dtype, _Dtype) or not isinstance(raw, bytes):
             raise _Refused("an array of objects")
         self.array = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C").copy()
+
+
+def _unwrap(value: Any) -> Any:
+    if not isinstance(value, _Array):
+        return value
+    if value.array is None:
+        raise ValueError("an array is never filled")
+    return value.array
 
 
 def _reconstruct(*_: Any) -> _Array:

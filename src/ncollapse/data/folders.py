@@ -114,7 +114,7 @@ def _collect(homes: list[Path], classes: list[str], name: str, split: str) -> Fo
             for home in homes
             if (home / class_name).is_dir()
             for entry in os.scandir(home / class_name)
-            if entry.name.lower().endswith(SUFFIXES)
+            if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".")
         ]
         if not found:
             raise ValueError(f"the class folder {homes[0] / class_name} holds no image ({', '.join(SUFFIXES)})")

@@ -14,6 +14,8 @@ def shuffle_classes(labels: Tensor, num_classes: int, seed: int) -> list[Tensor]
 
 def split_stratified(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     """Sorted indices of (the rest, the drawn part), the drawn part being round(fraction * n_k) of each class."""
+    if not len(labels):
+        raise ValueError("labels: no samples (N = 0) to split")
     drawn, rest = [], []
     for rows in shuffle_classes(labels, int(labels.max()) + 1, seed):
         count = round(fraction * len(rows))

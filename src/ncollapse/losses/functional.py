@@ -32,7 +32,9 @@ def _lead(z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     logsigmoid(-a) keep log p and log(1 - p), and their gradients, to full relative precision.
     """
     mask = torch.zeros_like(z, dtype=torch.bool).scatter(1, index, True)
-    return z.gather(1, index) - z.masked_fill(mask, -torch.inf).logsumexp(1, keepdim=True), mask
+    # Not -inf: where every z_j is -inf, their logsumexp has the gradient NaN, and the lead is infinite.
+    others = z.masked_fill(mask, torch.finfo(z.dtype).min).logsumexp(1, keepdim=True)
+    return z.gather(1, index) - others, mask
 
 
 def _log_softmax(z: Tensor) -> tuple[Tensor, Tensor]:

@@ -122,6 +122,8 @@ def _check_batch(batch: Any, dim: int | None = None) -> tuple[Array, Tensor]:
 
 def check_features(features: Array) -> None:
     """Refuse what is not a real matrix [N, d]."""
+    if not isinstance(features, (Tensor, np.ndarray)):
+        raise TypeError(f"features: expected a tensor or array [N, d], got {type(features).__name__}")
     if features.ndim != 2:
         raise ValueError(f"features: expected a matrix [N, d], got shape {tuple(features.shape)}")
     if features.shape[1] == 0:
@@ -133,19 +135,37 @@ def check_features(features: Array) -> None:
 
 def check_labels(labels: Any, count: int) -> Tensor:
     """Labels as int64 [count]; float, one-hot, negative or too few labels are refused."""
+    index = check_shape(labels, count)
+    if count and int(index.min()) < 0:
+        row = int((index < 0).nonzero()[0])
+        raise ValueError(f"labels: expected integers 0..K-1, got {int(index[row])} in row {row}")
+    return index
+
+
+def check_shape(labels: Any, count: int) -> Tensor:
+    """Labels as int64 [count], judged by their shape and type alone: their values stay on the device."""
     index = labels if isinstance(labels, Tensor) else _read_labels(labels)
     if index.ndim != 1:
-        hint = "; one-hot or soft labels: pass labels.argmax(1)" if index.ndim == 2 else ""
+        hint = ""
+        if index.ndim == 2:
+            column = index.shape[1] == 1
+            hint = "; " + (
+                "one column: pass labels.squeeze(1)" if column else "one-hot or soft labels: pass labels.argmax(1)"
+            )
         raise ValueError(f"labels: expected one integer a sample, shape [{count}], got {tuple(index.shape)}{hint}")
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
         raise ValueError(f"labels: expected integers 0..K-1, got {index.dtype}; convert them with .long()")
     if index.shape[0] != count:
         raise ValueError(f"labels: {index.shape[0]} labels for {count} rows of features")
-    index = index.detach().to(torch.int64)
-    if count and int(index.min()) < 0:
-        row = int((index < 0).nonzero()[0])
-        raise ValueError(f"labels: expected integers 0..K-1, got {int(index[row])} in row {row}")
-    return index
+    return index.detach().to(torch.int64)
+
+
+def check_mask(mask: Any, count: int) -> Tensor:
+    """A mask as a tensor, bool [count]."""
+    found = mask if isinstance(mask, Tensor) else np.asarray(mask)
+    if tuple(found.shape) != (count,) or found.dtype not in (torch.bool, np.bool_):
+        raise ValueError(f"mask: expected bool [{count}], got {found.dtype} {list(found.shape)}")
+    return torch.as_tensor(found)
 
 
 def _read_labels(labels: Any) -> Tensor:

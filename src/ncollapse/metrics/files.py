@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -33,21 +35,30 @@ def read_arrays(path: str | PathLike[str]) -> dict[str, Any]:
 
 
 def _read_npz(file: Path) -> dict[str, Any]:
+    with open_npz(file, _wanted()) as archive:
+        check_names(file, archive.files)
+        return {name: read_member(file, archive, name) for name in archive.files}
+
+
+@contextmanager
+def open_npz(file: Path, wanted: str) -> Iterator[Any]:
+    """An .npz archive to read from; whatever is wrong with the file is a ValueError that names it."""
     try:
         with file.open("rb") as opened:
             if opened.read(len(MAGIC_PREFIX)) == MAGIC_PREFIX:
-                raise ValueError(f"{file}: a single array, not an .npz archive with {_wanted()}")
+                raise ValueError(f"{file}: a single array, not an .npz archive with {wanted}")
             if not is_zipfile(opened):
                 raise BadZipFile("not a zip archive, or not all of it")
             opened.seek(0)
             with np.load(opened, allow_pickle=False) as archive:
-                check_names(file, archive.files)
-                return {name: _read_member(file, archive, name) for name in archive.files}
-    except (OSError, EOFError, BadZipFile, zlib.error) as error:
+                yield archive
+    # RuntimeError: an encrypted archive, or one packed in a way unknown here
+    except (OSError, EOFError, BadZipFile, zlib.error, RuntimeError) as error:
         raise ValueError(f"{file}: not a readable .npz file ({error})") from None
 
 
-def _read_member(file: Path, archive: Any, name: str) -> Any:
+def read_member(file: Path, archive: Any, name: str) -> Any:
+    """One array of an open archive."""
     try:
         array = archive[name]
     except ValueError as error:

@@ -15,7 +15,16 @@ from .collapse import Moments, cosines, decompose_means, measure_duality, measur
 from .measurement import NAN, Measurement
 from .problems import measure_bias_residual, measure_relu_logits
 from .ranks import numerical_rank as measure_rank
-from .scan import Classifier, Scan, refuse_large_labels, scan_samples, sum_classes
+from .scan import (
+    LARGEST,
+    Classifier,
+    Scan,
+    refuse_large_labels,
+    refuse_scale,
+    refuse_scale_of,
+    scan_samples,
+    sum_classes,
+)
 from .scores import Spread, Values, spread_of, uniform_accuracy, uniform_accuracy_grid
 from .similarity import compactness, distinctiveness
 from .statistics import ClassStatistics
@@ -39,7 +48,8 @@ def measure(
     Args:
         features: tensor (any device) or array (memory-mapped too) [N, d] in any real dtype; or, with `labels` left out,
             batches of (features, labels) that can be gone through twice (a list, a DataLoader); or `ClassStatistics`,
-            which leave the fields that need single samples NaN.
+            which leave the fields that need single samples NaN. The largest magnitude, here and in `weight`, has to be
+            0 or within 1e-70 to 1e70: fourth powers must fit into float64.
         labels: integers [N] in 0..K-1.
         weight: classifier W [K, d]; without it the fields that need it are NaN.
         bias: the threshold b [K] of z = W h - b (a torch.nn.Linear adds its bias: pass that as `head`).
@@ -75,6 +85,7 @@ def measure_source(
     classes = settle_classes(num_classes, source.num_classes, classifier)
     first = sum_classes(source, classes)
     scan = scan_samples(source, first, classifier)
+    refuse_scale_of(source, float(scan.feature_energy), source.rows(len(first.counts)))
     values = measure_moments(scan.moments, classifier, problem)
     values |= measure_samples(scan, classifier)
     if numerical_rank:
@@ -91,10 +102,12 @@ def measure_statistics(
     rows, held = None if classifier is None else len(classifier.weight), len(moments.counts)
     if rows not in (None, held):
         raise ValueError(f"weight: {rows} rows, but the statistics are of {held} classes")
-    values = measure_moments(moments, classifier, problem)
     total = moments.counts.sum()
     within = torch.where(moments.counts > 0, moments.counts * (moments.variances + moments.means.square().sum(1)), 0.0)
-    values["feature_energy"] = float(within.sum() / total)
+    energy, size = float(within.sum() / total), float(moments.means.nan_to_num().abs().max())
+    refuse_scale("features", size if size > LARGEST else max(size, math.sqrt(energy)))
+    values = measure_moments(moments, classifier, problem)
+    values["feature_energy"] = energy
     if classifier is not None:
         table = (
             torch.where(moments.counts[:, None] > 0, moments.means @ classifier.weight.T, 0.0) * moments.counts[:, None]
@@ -155,6 +168,7 @@ def place_classifier(head: tuple[Tensor | None, Tensor | None], dim: int, device
     for name, value in placed._asdict().items():
         if not bool(torch.isfinite(value).all()):
             raise ValueError(f"{name}: holds NaN or Inf")
+    refuse_scale("weight", float(placed.weight.abs().max()))
     return placed
 
 

@@ -16,6 +16,8 @@ from .batches import Source, refuse_non_finite
 from .collapse import Moments, centre_means, span_means
 from .negatives import NegativeScores
 
+SMALLEST, LARGEST = 1e-70, 1e70  # between them fourth powers, summed over samples and classes, stay within float64
+
 
 class Classifier(NamedTuple):
     """W [K, d] and b [K] of z = W h - b, float64 on the device of the features."""
@@ -84,6 +86,18 @@ def refuse_large_labels(largest: int, num_classes: int) -> None:
     """Raise for a label that names no class."""
     if largest >= num_classes:
         raise ValueError(f"labels: expected integers 0..{num_classes - 1} for {num_classes} classes, got {largest}")
+
+
+def refuse_scale(name: str, size: float) -> None:
+    """Raise for a largest magnitude whose fourth power leaves float64; all zeros are fine."""
+    if size and not SMALLEST <= size <= LARGEST:
+        raise ValueError(f"{name}: expected magnitudes of {SMALLEST:g} to {LARGEST:g}, got {size:.2g}; rescale them")
+
+
+def refuse_scale_of(source: Source, energy: float, rows: int) -> None:
+    """`refuse_scale` of features with this mean |h|^2; they are read again only where that looks wrong."""
+    if not SMALLEST**2 <= energy <= LARGEST**2:
+        refuse_scale("features", max(float(features.abs().max()) for features, _ in source.read(rows)))
 
 
 @dataclass

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .batches import check_features, check_labels, name_rows, to_float64
+from .batches import check_features, check_labels, check_shape, name_rows, to_float64
 from .collapse import Moments, span_means
 
 STATE = ("counts", "means", "scatter", "squares", "refused")
@@ -187,18 +187,16 @@ def combine(left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, Tens
     }
 
 
-def check_shape(labels: Tensor, count: int) -> Tensor:
-    """Labels as int64 [count], judged by their shape and type alone: their values stay on the device."""
-    if labels.ndim != 1 or len(labels) != count or labels.is_floating_point() or labels.dtype == torch.bool:
-        return check_labels(labels, count)  # raises, and says why
-    return labels.detach().to(torch.int64)
-
-
-def refuse(rows: Tensor, index: Tensor, num_classes: int) -> None:
-    """Raise for labels out of range, NaN and Inf."""
-    known = (index >= 0) & (index < num_classes)
-    if not bool(known.all()):
-        raise ValueError(f"labels: expected integers 0..{num_classes - 1}, got {int(index[~known][0])}")
-    broken = (~torch.isfinite(rows).all(1)).nonzero().flatten().tolist()
+def refuse(rows: Tensor, index: Tensor, num_classes: int, keep: Tensor | None = None) -> None:
+    """Raise for labels out of range, NaN and Inf; rows where `keep` is False are not looked at."""
+    wrong = torch.stack([(index < 0) | (index >= num_classes), ~torch.isfinite(rows).all(1)])
+    if keep is not None:
+        wrong &= keep
+    if not bool(wrong.any()):
+        return
+    unknown, broken = (part.nonzero().flatten().tolist() for part in wrong)
+    if unknown:
+        row = unknown[0]
+        raise ValueError(f"labels: expected integers 0..{num_classes - 1}, got {int(index[row])} in row {row}")
     if broken:
         raise ValueError(f"features: NaN or Inf in {name_rows(broken)} of the batch (counted from 0)")

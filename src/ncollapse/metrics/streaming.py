@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from .batches import check_features, check_labels
+from .batches import check_features, check_labels, check_mask, check_shape
 from .curves import draw_curves
 from .fields import FIELDS
 from .flat import flatten
 from .measurement import Measurement
 from .measuring import measure
 from .scores import Spread
-from .statistics import ClassStatistics, check_shape, combine, refuse, summarise
+from .statistics import ClassStatistics, combine, refuse, summarise
 
 BUFFERED_NUMBERS = 1 << 21  # 16 MB of features wait for one update of the statistics: few launches a batch on a GPU
 SIZES = ("num_classes", "dim")
@@ -80,15 +80,18 @@ class NeuralCollapse(Metric):
     full_state_update = False
     _buffer: _Buffer | None = None
     _statistics: Tensor
+    sizes: Tensor
 
     def __init__(self, num_classes: int, dim: int, **kwargs: Any) -> None:
         super().__init__(**{**kwargs, "compute_with_cache": False})
         self.num_classes, self.dim = num_classes, dim
         zeros = _pack(ClassStatistics(num_classes, dim).state)
         self.add_state("statistics", zeros, dist_reduce_fx=Merge(num_classes, dim), persistent=True)
+        sizes = torch.tensor([num_classes, dim], dtype=torch.float64)
+        self.add_state("sizes", sizes, dist_reduce_fx="max", persistent=True)
 
-    def update(self, features: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
-        """Add a batch: features [B, d], integer labels [B]; samples where `mask` [B] is False do not count.
+    def update(self, features: Tensor, labels: Tensor, mask: Any = None) -> None:
+        """Add a batch: features [B, d], integer labels [B]; samples where `mask` [B] is False are not looked at.
 
         A distributed sampler repeats samples so that all ranks get as many; with S = len(dataset) samples, rank r of R
         masks its j-th sample by r + j * R < S.
@@ -105,13 +108,12 @@ class NeuralCollapse(Metric):
             )
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError("update: cannot be part of a CUDA graph; call it after each replay, on its output")
-        check = check_labels if device.type == "cpu" or not isinstance(labels, Tensor) else check_shape
+        check = check_shape if mask is not None or isinstance(labels, Tensor) else check_labels
         index = check(labels, len(features))
-        if mask is not None and (mask.shape != index.shape or mask.dtype != torch.bool):
-            raise ValueError(f"mask: expected bool [{len(index)}], got {mask.dtype} {tuple(mask.shape)}")
+        keep = None if mask is None else check_mask(mask, len(index))
         rows = features.detach()
         if device.type == "cpu":
-            refuse(*((rows, index) if mask is None else (rows[mask], index[mask])), self.num_classes)
+            refuse(rows, index.to(device), self.num_classes, None if keep is None else keep.to(device))
         capacity = max(1, BUFFERED_NUMBERS // max(self.dim, self.num_classes))
         if self._buffer is None:
             with torch.inference_mode(False):  # else nothing could be added to it outside inference mode
@@ -119,9 +121,9 @@ class NeuralCollapse(Metric):
         if self._buffer.size + len(rows) > capacity:
             self._flush()
         if len(rows) > capacity:
-            self._absorb(rows.to(torch.float64), index.to(device), None if mask is None else mask.to(device))
+            self._absorb(rows.to(torch.float64), index.to(device), None if keep is None else keep.to(device))
         else:
-            self._buffer.add(rows, index, mask)
+            self._buffer.add(rows, index, keep)
 
     def _flush(self) -> None:
         """Work off the buffer."""
@@ -141,8 +143,6 @@ class NeuralCollapse(Metric):
 
     @statistics.setter
     def statistics(self, value: Tensor) -> None:
-        if not (value.is_floating_point() and value.dtype == torch.float64):
-            raise TypeError(f"statistics: expected float64, got {value.dtype}; lower precision has lost the numbers")
         _unpack(value, self.num_classes, self.dim)  # raises where it does not fit
         self._buffer = None
         self._statistics = value
@@ -197,9 +197,8 @@ class NeuralCollapse(Metric):
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Add the samples of another metric, or of its state."""
         state: dict[str, Any] = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
-        if isinstance(state.get("statistics"), Tensor):
-            _unpack(state["statistics"], self.num_classes, self.dim)  # raises where it does not fit
-        super().merge_state(incoming_state)
+        _check_state(state, self.num_classes, self.dim)
+        super().merge_state(incoming_state if isinstance(incoming_state, Metric) else {"sizes": self.sizes, **state})
         self._update_count += incoming_state.update_count if isinstance(incoming_state, Metric) else 1
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> nn.Module:
@@ -211,9 +210,10 @@ class NeuralCollapse(Metric):
         return moved
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        _check_state(state_dict, self.num_classes, self.dim, prefix)
         place, held = self._statistics.device, f"{prefix}statistics" in state_dict
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self.statistics = self._statistics.to(place)
+        self.statistics, self.sizes = self._statistics.to(place), self.sizes.to(place)
         if held:
             self._update_count = max(self._update_count, 1)  # else compute warns that nothing was seen
 
@@ -276,7 +276,22 @@ def _pack(state: dict[str, Tensor]) -> Tensor:
     return torch.cat([state[name].reshape(-1) for name in ("counts", "squares", "refused", "means", "scatter")])
 
 
+def _check_state(state: Mapping[str, Any], num_classes: int, dim: int, prefix: str = "") -> None:
+    """Raise unless a state is of these sizes; one from before they were saved has to agree with itself in them."""
+    packed, sizes = state.get(f"{prefix}statistics"), state.get(f"{prefix}sizes")
+    if sizes is not None and sizes.tolist() != [num_classes, dim]:
+        held = " classes in dimension ".join(f"{size:.0f}" for size in sizes.tolist())
+        raise ValueError(f"statistics: {held} do not fit {num_classes} classes in dimension {dim}")
+    if packed is not None:
+        parts = _unpack(packed, num_classes, dim)
+        within = float(parts["scatter"].trace()), float(parts["squares"].sum())
+        if sizes is None and not math.isclose(*within, rel_tol=1e-6):
+            raise ValueError(f"statistics: these numbers do not fit {num_classes} classes in dimension {dim}")
+
+
 def _unpack(packed: Tensor, num_classes: int, dim: int) -> dict[str, Tensor]:
+    if packed.dtype != torch.float64:
+        raise TypeError(f"statistics: expected float64, got {packed.dtype}; lower precision has lost the numbers")
     shapes = _sizes(num_classes, dim)
     lengths = [math.prod(shape) for shape in shapes.values()]
     if packed.numel() != sum(lengths):

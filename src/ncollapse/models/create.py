@@ -122,5 +122,5 @@ def _build_head(
     if head == "linear":
         return LinearHead(dim, num_classes, bias=bias, bias_init=bias_init, problem=problem)
     if head == "etf":
-        return ETFHead(dim, num_classes, bias=bias)
+        return ETFHead(dim, num_classes, bias=bias, bias_init=bias_init, problem=problem)
     raise ValueError(f"head must be 'linear' or 'etf', got {head!r}")

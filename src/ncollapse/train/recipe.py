@@ -62,7 +62,8 @@ class DataSpec:
 class ModelSpec:
     """Which network, and the head that ends it: z = W h - b.
 
-    bias_init: the mean the thresholds start at (each uniform in +-1/sqrt(d) around it), or "theory": the predicted one.
+    bias_init: the mean the thresholds start at, those of a linear head uniform in +-1/sqrt(d) around it; or "theory":
+    the predicted one.
     weights: a file of weights to start from.
     """
 
