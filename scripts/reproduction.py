@@ -76,7 +76,11 @@ def describe(
     if figures is None:
         return text, verdict, detail
     stem = experiment.id.replace("/", "-")
-    drawn = [draw_curves(experiment, found, figures / f"{stem}-curves.svg"), draw_axis(lines, figures / f"{stem}.svg")]
+    drawn = [
+        draw_curves(experiment, found, figures / f"{stem}-curves.svg"),
+        draw_axis(lines, figures / f"{stem}.svg"),
+        draw_losses(lines, figures / f"{stem}-losses.svg"),
+    ]
     for file in drawn:
         if file is not None:
             text += f"\n![{experiment.title}](figures/{file.name})\n"
@@ -166,6 +170,38 @@ def draw_axis(lines: Sequence[Line], file: Path) -> Path | None:
                 figure.add_scatter(x=xs, y=ys, name=label, showlegend=place == 1, row=1, col=place, **style, **colour)
     figure.update_xaxes(title_text=axis.replace("_", " "), type="category")
     return save(figure, file, 330 * len(groups) + 180)
+
+
+def draw_losses(lines: Sequence[Line], file: Path) -> Path | None:
+    """CE beside BCE on the test set, a panel a field, a column a setting: ours and published."""
+    fields = ("test.accuracy", "test.uniform_accuracy", "test.compactness", "test.distinctiveness")
+    kept = [x for x in lines if x.values and x.published and x.field in fields and "augment" in x.keys]
+    fields = tuple(field for field in fields if any(x.field == field for x in kept))
+    if not fields or any(x.field.startswith("train.") for x in lines):
+        return None
+    from plotly.subplots import make_subplots
+
+    varied = [k for k in kept[0].keys if k != "loss" and len({str(x.keys.get(k)) for x in kept}) > 1]
+    titles = [spell(field.removeprefix("test.")) + ", %" for field in fields]
+    figure = make_subplots(rows=1, cols=len(fields), subplot_titles=titles)
+    for place, field in enumerate(fields, 1):
+        for loss in ("ce", "bce"):
+            here = [x for x in kept if x.field == field and x.keys.get("loss") == loss]
+            xs = ["<br>".join(spell(str(x.keys[k])) for k in varied) for x in here]
+            colour, shown = look({"loss": loss})["color"], place == 1
+            for what, ys, style in (
+                ("ours", [statistics.fmean(x.values) * 100 for x in here], {"marker_size": 9}),
+                (
+                    "published",
+                    [x.published.value * 100 for x in here if x.published],
+                    {"marker_size": 14, "marker_symbol": "circle-open"},
+                ),
+            ):
+                figure.add_scatter(
+                    x=xs, y=ys, name=f"{spell(loss)}, {what}", mode="markers", marker_color=colour, showlegend=shown,
+                    row=1, col=place, **style,
+                )  # fmt: skip
+    return save(figure, file, 420 * len(fields) + 160)
 
 
 def spell(word: str) -> str:
