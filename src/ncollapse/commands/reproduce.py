@@ -184,6 +184,7 @@ def show_results(chosen: list[Choice], records: list[RunRecord], args: Args) -> 
     from ncollapse.experiments.coverage import cover
     from ncollapse.experiments.records import collect
     from ncollapse.experiments.runs import read_run
+    from ncollapse.report.reproduction import write_experiment, write_landscape
 
     results: list[dict[str, Any]] = []
     for experiment, asked, points in ((c.experiment, c.asked, c.points) for c in chosen):
@@ -193,25 +194,27 @@ def show_results(chosen: list[Choice], records: list[RunRecord], args: Args) -> 
         if experiment.protocol == "landscape":
             from ncollapse.experiments import landscapes
 
-            pages = landscapes.write_landscape(args.out, experiment)
+            markdown = page.write_text(args.out, experiment, landscapes.to_markdown(experiment))
+            written = write_landscape(markdown.with_suffix(".html"), experiment)
             verdict, detail = landscapes.conclude()
         else:
             coverage = cover(experiment.grid(), found)
-            pages = page.write_page(args.out, experiment, lines, said, coverage)
+            markdown = page.write_text(args.out, experiment, page.to_markdown(experiment, lines, said, coverage))
+            written = write_experiment(markdown.with_suffix(".html"), experiment, lines, said, coverage, found)
             verdict, detail = page.conclude(lines, said, coverage)
         results.append(
             {
                 "id": experiment.id,
                 "verdict": verdict,
                 "detail": detail,
-                "page": str(pages[-1]),
+                "page": str(written),
                 "claims": said,
                 "lines": lines,
             }
         )
         if not args.json:
             print_result(experiment, lines, said, f"{verdict}" + (f" ({detail})" if detail else ""))
-            print(f"page: {pages[-1]}")
+            print(f"page: {written}")
     if args.records is not None:
         kept = collect(args.out, args.records)
         if not args.json:

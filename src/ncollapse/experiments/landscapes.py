@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,27 +34,6 @@ def share_of_angle(panel: Any) -> float:
     radial, angular = np.abs(panel.d_norm), np.abs(panel.d_angle) / s
     region = (s > 1) & (theta < 1.5) & (theta > 0)
     return float(np.mean((angular / np.maximum(np.hypot(radial, angular), 1e-300))[region]))
-
-
-def write_landscape(folder: Path, experiment: Experiment) -> tuple[Path, Path]:
-    """Write the figure as an interactive page, and what it says in numbers as Markdown."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-
-    panels = compute_panels()
-    figure = make_subplots(rows=2, cols=2, subplot_titles=list(panels))
-    for place, panel in enumerate(panels.values()):
-        row, column = divmod(place, 2)
-        field = panel.value if experiment.item == "figure-2" else np.hypot(panel.d_norm, panel.d_angle)
-        trace = go.Contour(x=list(panel.norms), y=list(panel.angles), z=field, showscale=False)
-        figure.add_trace(trace, row=row + 1, col=column + 1)
-    figure.update_layout(title=f"{experiment.id}: {experiment.title}", height=800)
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = experiment.id.replace("/", "-")
-    markdown, html = folder / f"{stem}.md", folder / f"{stem}.html"
-    figure.write_html(html, include_plotlyjs=True)
-    markdown.write_text(to_markdown(experiment), encoding="utf-8")
-    return markdown, html
 
 
 def conclude() -> tuple[str, str]:

@@ -1,9 +1,8 @@
-"""The page of an experiment: published, ours and predicted side by side, as Markdown, as HTML and as plain text."""
+"""An experiment's numbers, published, ours and predicted side by side, as Markdown and as plain text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
 from ncollapse.experiments import publications
@@ -39,9 +38,6 @@ LEGEND = {
     "no": "not reproduced",
     "-": "no bar: nothing to judge by, or still drifting in the paper's own run",
 }
-STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{border-bottom:1px solid #ddd;padding:.2rem .7rem;
-text-align:left}@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}td,th{border-color:#444}}"""
 
 
 def describe(experiment: Experiment) -> tuple[str, list[str]]:
@@ -81,25 +77,6 @@ def to_markdown(
     return "\n".join(parts)
 
 
-def to_html(
-    experiment: Experiment, lines: Sequence[Line], claims: Sequence[Claim] = (), coverage: Coverage | None = None
-) -> str:
-    """The page as one HTML file that needs nothing else."""
-    caption, notes = describe(experiment)
-    verdict, detail = conclude(lines, claims, coverage)
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    items += "".join(f"<li>{mark(c)}: {escape(c.text + _why(c))}</li>" for c in claims)
-    head = "".join(f"<th>{name}</th>" for name in HEAD)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(lines))
-    table = f"<table><tr>{head}</tr>{body}</table>" if body else ""
-    title = escape(f"{experiment.id}: {experiment.title}")
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-        f"<h1>{title}</h1><p>{escape(caption)}</p><p>Verdict: <b>{verdict}</b> {escape(detail)}</p>"
-        f"<ul>{items}</ul>{table}</html>\n"
-    )
-
-
 def to_text(lines: Sequence[Line], width: int = 80) -> list[str]:
     """What was run as lines of plain text: a heading for each run, its numbers below it; none where nothing was run.
 
@@ -133,19 +110,12 @@ def to_text(lines: Sequence[Line], width: int = 80) -> list[str]:
     return [*text, *(f"{word}: {meaning}" for word, meaning in LEGEND.items() if word in said)]
 
 
-def write_page(
-    folder: Path,
-    experiment: Experiment,
-    lines: Sequence[Line],
-    claims: Sequence[Claim] = (),
-    coverage: Coverage | None = None,
-) -> tuple[Path, Path]:
-    """Write both forms into a folder; returns their paths."""
-    stem = experiment.id.replace("/", "-")
-    markdown, html = folder / f"{stem}.md", folder / f"{stem}.html"
-    markdown.write_text(to_markdown(experiment, lines, claims, coverage), encoding="utf-8")
-    html.write_text(to_html(experiment, lines, claims, coverage), encoding="utf-8")
-    return markdown, html
+def write_text(folder: Path, experiment: Experiment, text: str) -> Path:
+    """Write the Markdown of an experiment into a folder, and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{experiment.id.replace('/', '-')}.md"
+    file.write_text(text, encoding="utf-8")
+    return file
 
 
 def conclude(lines: Sequence[Line], claims: Sequence[Claim], coverage: Coverage | None = None) -> tuple[str, str]:

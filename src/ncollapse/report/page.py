@@ -58,6 +58,8 @@ class Report:
     records: tuple[RunRecord, ...]
     anchors: dict[str, str]
     notes: tuple[str, ...] = field(default=())
+    sentences: tuple[str, ...] = ()
+    """What a page says in short that does not compare variants."""
 
     @property
     def tables(self) -> list[Table]:

@@ -1,0 +1,203 @@
+"""The page of an experiment of the catalogue, in the style of the report: verdict, numbers, figures, runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ncollapse.experiments import landscapes
+from ncollapse.experiments.claims import Claim
+from ncollapse.experiments.coverage import Coverage, count
+from ncollapse.experiments.experiment import Experiment
+from ncollapse.experiments.page import HEAD, NAMES, conclude, describe, mark, rows
+from ncollapse.experiments.runs import RunRecord
+from ncollapse.experiments.variants import CASES, LOSSES, group_runs
+from ncollapse.experiments.verdicts import Line
+from ncollapse.report.figures import curves
+from ncollapse.report.numbers import compact, compact_matrix
+from ncollapse.report.page import Report, Section, write_page
+from ncollapse.report.panels import Figure, Panel, Spec, build
+from ncollapse.report.style import FAINT, SEQUENTIAL, look
+from ncollapse.report.tables import Cell, Table, tabulate_runs
+
+MANY = 24
+"""Settings along one axis up to which their names are written out."""
+
+
+def write_experiment(
+    path: Path,
+    experiment: Experiment,
+    lines: Sequence[Line],
+    claims: Sequence[Claim] = (),
+    coverage: Coverage | None = None,
+    records: Sequence[RunRecord] = (),
+) -> Path:
+    """Write the page of an experiment: what the paper has, what the runs gave, what theory says."""
+    variants = group_runs(records)
+    anchors = {v.label: f"#variant-{i}" for i, v in enumerate(variants)}
+    anchors |= {str(r.path): f"#run-{i}" for i, r in enumerate(records)}
+    evolution = [curves.draw_collapse(variants), curves.draw_accuracy(variants), curves.draw_gap(variants)]
+    numbers = tabulate_lines(experiment, lines)
+    sections = [
+        Section("numbers", "Numbers", "", (numbers,) if numbers else (), _kept([draw_lines(lines)])),
+        Section("collapse-curves", "Over the epochs", "", (), _kept(evolution)),
+        Section("provenance", "Runs", "", (tabulate_runs(variants, [], anchors),) if variants else ()),
+    ]
+    report = Report(
+        f"{experiment.id}: {experiment.title}",
+        describe(experiment)[0],
+        (),
+        tuple(s for s in sections if s.tables or s.figures),
+        tuple(r for v in variants for r in v.records),
+        anchors,
+        sentences=tuple(summarise(lines, claims, coverage)),
+    )
+    return write_page(report, path)
+
+
+def write_landscape(path: Path, experiment: Experiment) -> Path:
+    """Write the page of a figure that is computed: losses, or the size of their gradients, over norm and angle."""
+    caption, notes = describe(experiment)
+    verdict, detail = landscapes.conclude()
+    steep = experiment.item != "figure-2"
+    shown = "size of the gradient" if steep else "loss"
+    panels, said = [], [f"Verdict: {verdict} ({detail})."]
+    for name, field in landscapes.compute_panels().items():
+        values = np.hypot(field.d_norm, field.d_angle) if steep else field.value
+        contour = {
+            "type": "contour",
+            "x": compact(field.norms, 4),
+            "y": compact(np.degrees(field.angles), 4),
+            "z": compact_matrix(values, 4),
+            "colorscale": SEQUENTIAL,
+            "showscale": False,
+            "ncontours": 16,
+            "line": {"width": 0.5, "color": FAINT},
+            "hovertemplate": f"norm %{{x:.3g}}, angle %{{y:.0f}}°: {shown} %{{z:.4g}}<extra></extra>",
+        }
+        angle = {"title": {"text": "angle"}, "ticksuffix": "°", "showgrid": False}
+        norm = {"title": {"text": "norm of the feature", "standoff": 4}}
+        panels.append(Panel(escape(name), [contour], norm, angle))
+        said.append(f"{name}: {landscapes.share_of_angle(field):.3f} of the gradient turns the feature, in the mean.")
+    aid = (
+        f"The {shown} over the norm of one feature and its angle to its class in a simplex ETF of 10 unit vectors; "
+        "darker is lower."
+    )
+    figure = Figure("landscape", "Over norm and angle", aid, build(panels, columns=2, row_height=320, min_width=300))
+    section = Section("landscape", "Landscape", "", (), (figure,))
+    title = f"{experiment.id}: {experiment.title}"
+    return write_page(Report(title, caption, (), (section,), (), {}, sentences=(*said, *notes)), path)
+
+
+def summarise(lines: Sequence[Line], claims: Sequence[Claim], coverage: Coverage | None) -> list[str]:
+    """The verdict, and every claim with how it stands."""
+    verdict, detail = conclude(lines, claims, coverage)
+    said = [f"Verdict: {verdict}" + (f" ({detail})." if detail else ".")]
+    for claim in claims:
+        stands = mark(claim)
+        said.append(f"{stands[0].upper()}{stands[1:]}: {claim.text}" + (f" ({claim.detail})." if claim.detail else "."))
+    return said
+
+
+def tabulate_lines(experiment: Experiment, lines: Sequence[Line]) -> Table | None:
+    """Published, ours and predicted, a row a number; columns that would be empty are left out."""
+    shown = [line for line in lines if line.values]
+    if not shown:
+        return None
+    cells = rows(shown)
+    columns = [i for i in range(2, len(HEAD)) if any(row[i] for row in cells)]
+    body = [
+        (Cell(f"{row[0]}, {row[1]}", loss=str(line.keys.get("loss", ""))), *(_cell(row[i], i, line) for i in columns))
+        for line, row in zip(shown, cells)
+    ]
+    notes = list(describe(experiment)[1])
+    waiting = sum(line.published is not None and not line.values for line in lines)
+    if waiting:
+        notes.append(f"{count(waiting, 'published number')} not run are left out.")
+    return Table(
+        "published",
+        "Published, ours, predicted",
+        "As printed, the mean over seeds, and what theory predicts without fitting. ± is a spread over samples or "
+        "classes. Reproduced: within 1 % (5 % under SGD), accuracies within one point; in direction: the losses are "
+        "ordered as published.",
+        tuple(Cell(text) for text in ("number", *(HEAD[i] for i in columns))),
+        tuple(body),
+        notes=tuple(notes),
+    )
+
+
+def _cell(text: str, column: int, line: Line) -> Cell:
+    value = {"published": line.published and line.published.value, "ours": line.ours, "predicted": line.predicted}
+    number = value.get(HEAD[column])
+    signed = number is not None or HEAD[column] == "off by"
+    return Cell(text.replace("-", "−") if signed else text, numbers={} if number is None else {HEAD[column]: number})
+
+
+def draw_lines(lines: Sequence[Line]) -> Figure | None:
+    """Every field a panel, every setting a column: ours filled, published open, predicted a dash."""
+    shown = [line for line in lines if line.values and (line.published or line.predicted is not None)]
+    if not shown:
+        return None
+    settings = list(dict.fromkeys(_setting(line, shown) for line in shown))
+    panels: list[Panel] = []
+    for field in dict.fromkeys(line.field for line in shown):
+        here = [line for line in shown if line.field == field]
+        percent = any(line.published and line.published.percent for line in here)
+        scale = 100 if percent else 1
+        traces: list[Spec] = []
+        for loss in dict.fromkeys(str(line.keys.get("loss", "")) for line in here):
+            mine = [line for line in here if str(line.keys.get("loss", "")) == loss]
+            traces += _draw_loss(loss, mine, shown, scale, legend=not panels)
+        title = escape(NAMES.get(field, field)) + (", %" if percent else "")
+        hidden = {"showticklabels": False} if len(settings) > MANY else {"automargin": True}
+        x = {"type": "category", "categoryorder": "array", "categoryarray": settings, **hidden}
+        panels.append(Panel(title, traces, x))
+    return Figure(
+        "published",
+        "Ours on the published numbers",
+        "Filled: ours; open: published; dash: predicted. A filled mark within an open one is a number reproduced.",
+        build(panels, columns=min(3, len(panels)), row_height=230, min_width=280, bottom=70, showlegend=True),
+    )
+
+
+def _draw_loss(loss: str, mine: list[Line], shown: list[Line], scale: float, legend: bool) -> list[Spec]:
+    style, name = look(loss), LOSSES.get(loss, loss)
+    x = [_setting(line, shown) for line in mine]
+    kinds: dict[str, tuple[list[Any], Spec]] = {
+        "published": (
+            [line.published.value if line.published else None for line in mine],
+            {"symbol": f"{style.marker}-open", "size": 13, "line": {"width": 1.5}},
+        ),
+        "ours": ([line.ours for line in mine], {"symbol": style.marker, "size": 7}),
+        "predicted": ([line.predicted for line in mine], {"symbol": "line-ew-open", "size": 14, "line": {"width": 2}}),
+    }
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": escape(f"{name}, {kind}"),
+            "legendgroup": escape(f"{name}, {kind}"),
+            "showlegend": legend,
+            "x": x,
+            "y": compact(None if value is None else scale * value for value in values),
+            "marker": {"color": style.colour, **marker},
+            "hovertemplate": "%{y:.6g}<br>%{x}<extra>%{fullData.name}</extra>",
+        }
+        for kind, (values, marker) in kinds.items()
+        if any(value is not None for value in values)
+    ]
+
+
+def _setting(line: Line, shown: Sequence[Line]) -> str:
+    """What tells the settings of an experiment apart, the loss aside."""
+    keys = [k for k in line.keys if k not in ("loss", "seed") and len({str(o.keys.get(k)) for o in shown}) > 1]
+    words = [line.keys[k] for k in keys]
+    return "<br>".join(escape(CASES.get(str(word), str(word))) for word in words) or escape(line.row)
+
+
+def _kept(figures: Sequence[Figure | None]) -> tuple[Figure, ...]:
+    return tuple(figure for figure in figures if figure is not None)

@@ -1,0 +1,98 @@
+"""The page of an experiment: what was run, beside what was printed and what theory says."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ncollapse.experiments import claims
+from ncollapse.experiments.catalogue import find
+from ncollapse.experiments.coverage import cover
+from ncollapse.experiments.runs import read_runs
+from ncollapse.experiments.verdicts import compare, match
+from ncollapse.report.reproduction import draw_lines, tabulate_lines, write_experiment
+
+RECORDS = Path(__file__).parents[2] / "results" / "runs"
+
+
+@pytest.fixture(scope="module")
+def records():
+    return read_runs(RECORDS)
+
+
+def lay_out(name, records):
+    experiment = find(name)
+    grid = experiment.grid()
+    found = [record for _, runs in match(grid, records) for record in runs]
+    return experiment, compare(experiment, grid, records), claims.check(experiment, grid, records), found
+
+
+def test_the_page_holds_verdict_numbers_figures_and_runs(records, tmp_path):
+    experiment, lines, said, found = lay_out("bce-vs-ce/table-1", records)
+    coverage = cover(experiment.grid(), records)
+    path = write_experiment(tmp_path / "page.html", experiment, lines, said, coverage, found)
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    assert f"Verdict: reproduced, as far as run ({coverage.detail}; 2 of 2 claims hold" in text
+    assert "Holds: BCE raises uniform accuracy over CE (" in text
+    assert all(f"<code>{record.run_id}</code>" in text for record in found)
+    assert {"numbers", "collapse-curves", "provenance"} <= set(re.findall(r'<section id="([a-z-]+)"', text))
+    specs = [json.loads(spec) for spec in re.findall(r'<script type="application/json">(.*?)</script>', text)]
+    assert len(specs) >= 3
+
+
+def test_rows_are_what_was_run_and_columns_what_is_known(records):
+    experiment, lines, _, found = lay_out("bce-vs-ce/table-1", records)
+    table = tabulate_lines(experiment, lines)
+    assert len(table.rows) == sum(bool(line.values) for line in lines) == 2 * len(found)
+    assert [column.text for column in table.columns] == [
+        *("number", "published", "ours", "seeds", "epochs", "off by", "verdict")
+    ]
+    assert {row[0].loss for row in table.rows} == {"ce", "bce"}
+    waiting = sum(line.published is not None and not line.values for line in lines)
+    assert f"{waiting} published numbers not run are left out." in table.notes
+    first = table.rows[0]
+    line = next(line for line in lines if line.values)
+    assert first[1].numbers == {"published": line.published.value}
+    assert first[2].numbers == {"ours": line.ours}
+    experiment, lines, _, _ = lay_out("bce-vs-ce/table-11", records)
+    assert "predicted" in [column.text for column in tabulate_lines(experiment, lines).columns]
+
+
+def test_figures_draw_the_numbers(records):
+    _, lines, _, _ = lay_out("bce-vs-ce/table-11", records)
+    spec = draw_lines(lines).spec
+    titles = [note["text"] for note in spec["layout"]["annotations"]]
+    assert titles[:4] == ["<b>rho</b>", "<b>s_pos</b>", "<b>s_neg</b>", "<b>b</b>"]
+    ours, published, predicted = (
+        next(t for t in spec["data"] if t["name"] == f"CE, {kind}" and t["yaxis"] == "y")
+        for kind in ("ours", "published", "predicted")
+    )
+    wanted = [x for x in lines if x.values and x.field == "train.weight_energy" and x.keys["loss"] == "ce"]
+    assert ours["x"] == published["x"] == predicted["x"]
+    assert ours["y"] == pytest.approx([x.ours for x in wanted], rel=1e-4)
+    assert published["y"] == pytest.approx([x.published.value for x in wanted], rel=1e-4)
+    assert predicted["y"] == pytest.approx([x.predicted for x in wanted], rel=1e-4)
+    _, lines, _, _ = lay_out("bce-vs-ce/table-1", records)
+    percent = draw_lines(lines).spec["data"]
+    assert all(50 < value <= 100 for trace in percent for value in trace["y"])
+
+
+@pytest.mark.parametrize("name", ["bce-vs-ce/table-8", "imbalanced-relu/figure-1"])
+def test_a_page_before_any_run_says_so(name, tmp_path):
+    experiment = find(name)
+    lines = compare(experiment, experiment.grid(), [])
+    text = write_experiment(tmp_path / "page.html", experiment, lines).read_text(encoding="utf-8")
+    assert "Verdict: not run" in text
+    assert tabulate_lines(experiment, lines) is None
+    assert draw_lines(lines) is None
+
+
+def test_the_page_opens_quietly_and_loads_nothing(experiment_page):
+    assert experiment_page.messages == []
+    assert [url for url in experiment_page.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    sentences = experiment_page.page.locator("#findings .sentences li")
+    assert sentences.count() == 3
+    assert all(sentences.nth(i).bounding_box()["width"] > 400 for i in range(3))
+    assert experiment_page.page.locator("#table-published tbody tr").count() == 16
