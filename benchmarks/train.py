@@ -176,8 +176,12 @@ def time_packed(device: torch.device, args: Any, together: int) -> float:
     def work(seed: int, folder: str) -> None:
         torch.cuda.set_device(device)
         with own_stream(device):
-            run = open_run(folder, device, args, seed)
-            train_one_epoch(run, 1)
+            try:
+                run = open_run(folder, device, args, seed)
+                train_one_epoch(run, 1)
+            except BaseException:
+                ready.abort()  # or the others would wait for it
+                raise
             ready.wait()
             began = time.perf_counter()
             train_one_epoch(run, 2)

@@ -82,6 +82,27 @@ def test_fused_kernels_match_the_definition(shape, dtype, relu, residual):
 
 
 @gpu
+@pytest.mark.parametrize("training", [True, False])
+def test_fused_kernels_pass_nan_on(training):
+    norm, x, rest, _ = make((4, 16, 4, 4), "cuda")
+    norm.train(training)
+    x[1, 3, 2, 0] = torch.nan
+    with torch.no_grad(), fusing():
+        assert can_fuse(norm, x, rest)
+        found = norm_relu(norm, x, rest)
+    assert found[1, 3, 2, 0].isnan()
+    assert found[:, 3].isnan().all() == training
+
+
+@gpu
+def test_a_norm_that_is_watched_is_called():
+    norm, x, rest, _ = make((4, 16, 4, 4), "cuda")
+    norm.eval()
+    norm.register_forward_hook(lambda *_: None)
+    assert not can_fuse(norm, x, rest)
+
+
+@gpu
 def test_training_fuses_on_request_alone_and_in_this_thread():
     norm, x, rest, _ = make((8, 16, 4, 4), "cuda")
     seen = []

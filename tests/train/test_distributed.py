@@ -7,9 +7,14 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
+from ncollapse.metrics import measure
 from ncollapse.train import recipes, run
+from ncollapse.train.distributed import World
+from ncollapse.train.evaluate import Extractor
+from ncollapse.train.feed import build_model, load_splits, make_feed
 
 
 def free_port():
@@ -18,18 +23,14 @@ def free_port():
         return probe.getsockname()[1]
 
 
-@pytest.mark.slow
-def test_two_processes_equal_one(tmp_path):
-    counts = [13] * 9 + [14]  # 131 samples: a last batch of 3, shared as 2 and 1
-    recipe = recipes.get("digits").override(optim__epochs=3, optim__batch_size=32, data__per_class_counts=counts)
-    recipe = recipe.override(optim__clip_norm=2.0)
-    (tmp_path / "recipe.json").write_text(recipe.to_json())
-    one = run(recipe, tmp_path / "one", device="cpu")
-    command = [sys.executable, "-m", "ncollapse.cli", "train", str(tmp_path / "recipe.json"), "--device", "cpu"]
+def train_on_two(recipe, folder):
+    """The summary that the first of two processes prints; the second prints nothing."""
+    (folder / "recipe.json").write_text(recipe.to_json())
+    command = [sys.executable, "-m", "ncollapse", "train", str(folder / "recipe.json"), "--device", "cpu"]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
-            [*command, "--out", str(tmp_path / "two"), "--json"],
+            [*command, "--out", str(folder / "two"), "--json"],
             env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             text=True,
@@ -38,7 +39,16 @@ def test_two_processes_equal_one(tmp_path):
     ]
     outputs = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    two = json.loads(outputs[0])
+    assert outputs[1] == ""
+    return json.loads(outputs[0])
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tmp_path):
+    counts = [13] * 9 + [14]  # 131 samples: a last batch of 3, shared as 2 and 1
+    recipe = recipes.get("digits").override(optim__epochs=3, optim__batch_size=32, data__per_class_counts=counts)
+    recipe = recipe.override(optim__clip_norm=2.0)
+    one, two = run(recipe, tmp_path / "one", device="cpu"), train_on_two(recipe, tmp_path)
     for split in ("train", "test"):
         for name in ("nc1", "nc2", "nc3", "weight_energy"):
             assert two[split][name] == pytest.approx(one[split][name], rel=1e-3), name
@@ -46,3 +56,18 @@ def test_two_processes_equal_one(tmp_path):
     others = load_file(tmp_path / "two" / recipe.run_id / "final.safetensors")
     for name, tensor in weights.items():
         assert (tensor - others[name]).abs().max() < 1e-6, name
+
+
+@pytest.mark.slow
+def test_batch_norm_is_measured_as_it_is_saved(tmp_path):
+    recipe = recipes.get("digits").override(
+        model__name="resnet32", optim__epochs=1, data__samples_per_class=8, optim__batch_size=16
+    )
+    two = train_on_two(recipe, tmp_path)
+    feed = make_feed(recipe, load_splits(recipe, None), World(0, 1, torch.device("cpu")))
+    model, _ = build_model(recipe, feed, World(0, 1, torch.device("cpu")))
+    model.load_state_dict(load_file(tmp_path / "two" / recipe.run_id / "final.safetensors"))
+    features, labels = Extractor(model, "fp32", World(0, 1, torch.device("cpu")))(feed.measured["train"])
+    found = measure(features, labels, head=model.head)
+    assert two["train"]["nc1"] == pytest.approx(found.nc1, rel=1e-5)
+    assert two["train"]["feature_energy"] == pytest.approx(found.feature_energy, rel=1e-5)

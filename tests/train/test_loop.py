@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +18,7 @@ from ncollapse.metrics import measure
 from ncollapse.models import create
 from ncollapse.theory import predict
 from ncollapse.train import Diverged, Recipe, recipes, run
+from ncollapse.train.backend import switches
 from ncollapse.train.distributed import World
 from ncollapse.train.feed import load_splits
 from ncollapse.train.loop import measure_split, prepare
@@ -138,7 +141,9 @@ def test_features_that_overflow_stop_with_the_place_too(tmp_path):
         run(recipe, tmp_path, device="cpu")
 
 
-def test_checkpoints_do_not_wait_for_measurements(tmp_path):
+def test_checkpoints_do_not_wait_for_measurements(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncollapse.train.loop.CHECKPOINT_SECONDS", {"cpu": 0.0})
+    monkeypatch.setattr("ncollapse.train.loop.WRITES_SHARE", float("inf"))
     recipe = SHORT.override(measure_every=3)
 
     def stop(event):
@@ -149,6 +154,38 @@ def test_checkpoints_do_not_wait_for_measurements(tmp_path):
     seen = []
     run(recipe, tmp_path, device="cpu", progress=stop)
     assert seen[-1].startswith("000002")
+
+
+def test_progress_comes_however_short_the_epochs_are(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncollapse.train.loop.PROGRESS_SECONDS", 0.05)
+    recipe, seen = SHORT.override(optim__epochs=40, measure_every=40), []
+    run(recipe, tmp_path, device="cpu", progress=lambda event: seen.append(event["epoch"]))
+    assert len({epoch for epoch in seen if epoch < 40}) >= 3
+
+
+def test_torch_s_own_switches_are_left_alone(tmp_path):
+    code = (
+        "import torch; from ncollapse.train import recipes, run\n"
+        "torch.backends.cuda.matmul.fp32_precision = 'tf32'\n"
+        "torch.use_deterministic_algorithms(True, warn_only=True)\n"
+        "recipe = recipes.get('digits').override(optim__epochs=1)\n"
+        f"print(run(recipe, {str(tmp_path)!r}, device='cpu')['status'])\n"
+        "print(torch.backends.cuda.matmul.fp32_precision, torch.is_deterministic_algorithms_warn_only_enabled())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["finished", "tf32", "True"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_precision_is_set_and_put_back(precision):
+    parts = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    before = [part.fp32_precision for part in parts]
+    with switches(torch.device("cuda"), precision, deterministic=False):
+        inside = [part.fp32_precision for part in parts]
+    assert inside == {"fp32": ["ieee", "ieee"], "tf32": ["tf32", "tf32"], "bf16": ["ieee", "tf32"]}[precision]
+    assert [part.fp32_precision for part in parts] == before
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert isinstance(torch.backends.cudnn.allow_tf32, bool)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,12 @@ class FolderLoader:
         """The batches (x, y) of one epoch from step `start`; y is labels [B], or soft targets [B, K]."""
         plan = Plan(len(self.dataset), self.steps, self.shape, self.augment, seed=self.seed, epoch=epoch)
         places = [self._list_places(step) for step in range(start, self.steps)]
-        orders = [[self._order(plan, place) for place in batch.tolist()] for batch, _ in places]
+        rows = plan.order.tolist()
+        windows = plan.windows.tolist() if self.augment.resized_crop else None
+        orders = [
+            [(self.dataset.paths[rows[place]], None if windows is None else windows[place]) for place in batch.tolist()]
+            for batch, _ in places
+        ]
         for step, images in enumerate(self._workers.decode(orders), start):
             batch, own = places[step - start]
             x = self._finish(plan.transform(images.to(self._finish.device, non_blocking=True), batch))[None]
@@ -109,10 +114,6 @@ class FolderLoader:
         if self.world_size == 1 or not self.augment.mixes:
             return own, len(own)
         return torch.cat([own, (first + stop - 1 - own).flip(0)]), len(own)
-
-    def _order(self, plan: Plan, place: int) -> Order:
-        window = int(plan.windows[place]) if self.augment.resized_crop else None
-        return self.dataset.paths[int(plan.order[place])], window
 
 
 class FolderEvalLoader:

@@ -57,7 +57,7 @@ def sweep(
             emit({"run_id": recipe.run_id, "status": "skipped", "reason": status})
             continue
         if status == "failed":
-            (folder / recipe.run_id / "summary.json").unlink()
+            (folder / recipe.run_id / "summary.json").unlink(missing_ok=True)
         root = None if data_root is None else str(data_root)
         todo.append(Job(recipe.run_id, recipe.to_dict(), str(folder), root, device, deterministic, deadline))
     if todo:

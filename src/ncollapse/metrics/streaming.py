@@ -235,6 +235,7 @@ class _Buffer:
     def add(self, rows: Tensor, index: Tensor, mask: Tensor | None) -> None:
         place = slice(self.size, self.size + len(rows))
         self.rows[place].copy_(rows)
+        index = index.clone() if index.device.type == "cpu" and index.is_pinned() else index  # the caller may reuse it
         self.index[place].copy_(index, non_blocking=True)
         if mask is not None and self.mask is None:
             with torch.inference_mode(False):

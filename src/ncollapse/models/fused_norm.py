@@ -71,7 +71,8 @@ def _finish_forward(  # type: ignore[no-untyped-def]
     v = tl.load(running_var + channel, mask=inside, other=0.0)
     offset = first / m
     centre = r + offset
-    variance = tl.maximum(second / m - offset * offset, 0.0)
+    variance = second / m - offset * offset
+    variance = tl.where(variance < 0.0, 0.0, variance)  # not a maximum, which would lose NaN
     tl.store(mean + channel, centre, mask=inside)
     tl.store(invstd + channel, 1.0 / tl.sqrt(variance + eps), mask=inside)
     tl.store(running_mean + channel, r + momentum * (centre - r), mask=inside)
@@ -101,7 +102,7 @@ def _apply_forward(  # type: ignore[no-untyped-def]
     if HAS_RESIDUAL:
         value += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
     if RELU:
-        value = tl.maximum(value, 0.0)
+        value = tl.where(value < 0.0, 0.0, value)
     tl.store(y + at, value.to(y.dtype.element_ty), mask=mask)
 
 
@@ -208,12 +209,13 @@ class _NormReLU(torch.autograd.Function):
         d_weight, d_bias = torch.empty(2, c, dtype=torch.float32, device=x.device)
         dx = torch.empty_like(x)
         d_residual = torch.empty_like(x) if ctx.has_residual and ctx.relu else None
-        _sum_backward[blocks, columns](dy, y, x, mean, invstd, partial, m, c, span, ctx.relu, ROWS, CHANNELS)
-        _finish_backward[(triton.cdiv(c, NARROW),)](partial, d_weight, d_bias, c, blocks, BLOCKS, NARROW)
-        _apply_backward[triton.cdiv(m, ROWS), columns](
-            dy, y, x, weight, mean, invstd, d_weight, d_bias, dx, d_residual, m, c,
-            ctx.relu, d_residual is not None, ROWS, CHANNELS,
-        )  # fmt: skip
+        with torch.cuda.device(x.device):
+            _sum_backward[blocks, columns](dy, y, x, mean, invstd, partial, m, c, span, ctx.relu, ROWS, CHANNELS)
+            _finish_backward[(triton.cdiv(c, NARROW),)](partial, d_weight, d_bias, c, blocks, BLOCKS, NARROW)
+            _apply_backward[triton.cdiv(m, ROWS), columns](
+                dy, y, x, weight, mean, invstd, d_weight, d_bias, dx, d_residual, m, c,
+                ctx.relu, d_residual is not None, ROWS, CHANNELS,
+            )  # fmt: skip
         if ctx.has_residual and not ctx.relu:
             d_residual = dy
         return dx, d_weight, d_bias, d_residual, None, None
@@ -221,6 +223,11 @@ class _NormReLU(torch.autograd.Function):
 
 def fused_norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
     """relu(norm(x) + residual) for a case that `norm.can_fuse` accepts."""
+    with torch.cuda.device(x.device):  # Triton launches on the current one
+        return _fuse(norm, x, residual, relu)
+
+
+def _fuse(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
     if norm.training:
         return _NormReLU.apply(x, norm.weight, norm.bias, residual, norm, relu)  # type: ignore[no-any-return, no-untyped-call]
     if torch.is_grad_enabled() and (x.requires_grad or norm.weight.requires_grad):

@@ -57,6 +57,8 @@ def can_fuse(norm: nn.Module, x: Tensor, residual: Tensor | None) -> bool:
         return False
     if norm.training and not getattr(_here, "fusing", False):
         return False
+    if norm._forward_hooks or norm._forward_pre_hooks or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return False  # who looks at the module wants to see it called
     if x.numel() <= x.shape[1]:
         return False  # one value a channel: torch says what is wrong with it
     if x.dtype not in (torch.bfloat16, torch.float32) or not x.is_contiguous(memory_format=torch.channels_last):

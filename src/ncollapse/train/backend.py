@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 _guard = threading.Lock()
 _active: list[tuple[bool, str]] = []
-_before: dict[str, object] = {}
+_before: dict[str, Any] = {}
+_here = threading.local()
 
 
 @contextmanager
@@ -29,7 +30,7 @@ def switches(device: torch.device, precision: str, deterministic: bool) -> Itera
                 f"{wanted} was asked for"
             )
         if not _active:
-            _save()
+            _save(device)
             _set(device, precision, deterministic)
         _active.append(wanted)
     try:
@@ -43,20 +44,26 @@ def switches(device: torch.device, precision: str, deterministic: bool) -> Itera
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """A CUDA stream for this run alone: nothing of it waits for the default stream, or for other runs."""
+    """A CUDA stream for this thread's runs alone: nothing of them waits for the default stream, or for other threads.
+
+    A thread keeps its stream from run to run: torch has 32 of them and then begins anew, with one that may be in use.
+    """
     if device.type != "cuda":
         yield
         return
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
+    streams = _here.__dict__.setdefault("streams", {})
+    if device not in streams:
+        streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(streams[device]):
         yield
-        stream.synchronize()
+        streams[device].synchronize()
 
 
-def _save() -> None:
-    _before["deterministic"] = torch.are_deterministic_algorithms_enabled()
+def _save(device: torch.device) -> None:
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    _before["deterministic"] = (torch.are_deterministic_algorithms_enabled(), warns)
     _before["benchmark"] = torch.backends.cudnn.benchmark
-    _before["matmul"] = torch.get_float32_matmul_precision()
+    _before["precision"] = [part.fp32_precision for part in _multipliers()] if device.type == "cuda" else []
 
 
 def _set(device: torch.device, precision: str, deterministic: bool) -> None:
@@ -65,15 +72,20 @@ def _set(device: torch.device, precision: str, deterministic: bool) -> None:
         torch.use_deterministic_algorithms(True)
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = not deterministic
-        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-        if precision == "fp32":
-            _before["conv"] = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
-            torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
+        matmul, conv = _multipliers()
+        matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+        conv.fp32_precision = "ieee" if precision == "fp32" else "tf32"
+
+
+def _multipliers() -> tuple[Any, Any]:
+    """Where torch keeps the precision of float32 products and convolutions on a GPU, in its newer way: the older one
+    raises as soon as someone has used the newer."""
+    return torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
 
 
 def _put_back() -> None:
-    torch.use_deterministic_algorithms(bool(_before["deterministic"]))
-    torch.backends.cudnn.benchmark = bool(_before["benchmark"])
-    torch.set_float32_matmul_precision(str(_before["matmul"]))
-    with contextlib.suppress(KeyError):
-        torch.backends.cudnn.conv.fp32_precision = _before.pop("conv")  # type: ignore[attr-defined]
+    enabled, warns = _before["deterministic"]
+    torch.use_deterministic_algorithms(enabled, warn_only=warns)
+    torch.backends.cudnn.benchmark = _before["benchmark"]
+    for part, precision in zip(_multipliers(), _before["precision"]):
+        part.fp32_precision = precision

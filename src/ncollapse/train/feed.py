@@ -100,7 +100,7 @@ def build_model(recipe: Recipe, feed: Feed, world: World) -> tuple[Network, Prob
     counts = {"num_classes": feed.num_classes, "class_counts": feed.counts}
     channels, size = (feed.shape[0], feed.shape[-1]) if len(feed.shape) == 3 else (feed.shape[0], 1)
     with _seeding, torch.random.fork_rng(devices=[]):  # the global generator belongs to the whole process
-        torch.manual_seed(recipe.seed)
+        torch.default_generator.manual_seed(recipe.seed)  # torch.manual_seed would set the GPUs' too, for good
         model = create(
             spec.name,
             feed.num_classes,

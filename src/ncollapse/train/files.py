@@ -6,6 +6,7 @@ import difflib
 import json
 import tomllib
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -27,22 +28,31 @@ def read(path: Path) -> dict[str, Any]:
 def structure(content: dict[str, Any], kind: type[T]) -> T:
     """Make a recipe from nested plain values; every refusal names its key."""
     import cattrs
-    from cattrs.strategies import configure_union_passthrough
 
     refuse_unknown(content, kind)
-    converter = cattrs.Converter()
-    for plain in (int, float, bool, str):
-        converter.register_structure_hook(plain, _exactly)
-    configure_union_passthrough(int | float | bool | str | None, converter)
-    converter.register_structure_hook(float | str, lambda value, _: value)
     try:
-        return converter.structure(content, kind)
+        made: T = make_converter().structure(content, kind)
+        return made
     except cattrs.BaseValidationError as error:
         leaf = _innermost(error)
         if isinstance(leaf, ValueError) and str(leaf).startswith(("recipe:", "augment.")):
             raise ValueError(f"recipe: {str(leaf).removeprefix('recipe: ')}") from None
         lines = cattrs.transform_error(error, format_exception=lambda exc, _: str(exc))
         raise ValueError("recipe: " + "; ".join(line.replace("@ $.", "at ") for line in lines)) from None
+
+
+@cache
+def make_converter() -> Any:
+    """The one that reads recipes; making it takes a hundred times as long as using it."""
+    import cattrs
+    from cattrs.strategies import configure_union_passthrough
+
+    converter = cattrs.Converter()
+    for plain in (int, float, bool, str):
+        converter.register_structure_hook(plain, _exactly)
+    configure_union_passthrough(int | float | bool | str | None, converter)
+    converter.register_structure_hook(float | str, lambda value, _: value)
+    return converter
 
 
 def refuse_unknown(content: dict[str, Any], kind: type, at: str = "") -> None:

@@ -27,8 +27,10 @@ from ncollapse.train.schedule import rate_at
 from ncollapse.train.setup import Training, prepare
 
 Progress = Callable[[dict[str, Any]], None]
-GPU_CHECKPOINT_SECONDS = 20.0
-"""A GPU run of seconds an epoch does not write its state every epoch; on a CPU every measured epoch is written."""
+CHECKPOINT_SECONDS = {"cuda": 20.0, "cpu": 1.0}
+WRITES_SHARE = 1 / 30
+"""Checkpoints come no closer than so many seconds and take at most this share of the time; on a CPU a measured epoch is
+always written."""
 PROGRESS_SECONDS = 0.5
 
 
@@ -98,6 +100,7 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
     """The loop."""
     recipe, world, feed, epochs = run.recipe, run.world, run.feed, run.recipe.optim.epochs
     batch, samples = recipe.optim.batch_size, sum(feed.counts)
+    shown = time.perf_counter()
     while run.epoch < epochs:
         epoch, began = run.epoch + 1, time.perf_counter()
         rate = rate_at(recipe, epoch)
@@ -105,7 +108,6 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
         run.model.train()
         run.tally.reset()
         stop: Exception | None = None
-        shown = began
         for i, (x, y) in enumerate(feed.train.epoch(epoch)):
             run.step(x, y, min(batch, samples - i * batch))
             now = time.perf_counter()
@@ -130,7 +132,8 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
                 event = {"epoch": epoch, "step": steps, "rate": steps / (trained - began), "loss": loss, **seen}
                 stop = _tell(progress, run, event) or stop
         stop = world.share(lambda: stop)  # noqa: B023 - called at once
-        due = world.device.type == "cpu" or trained - run.written > max(GPU_CHECKPOINT_SECONDS, 30 * run.write_cost)
+        patience = max(CHECKPOINT_SECONDS[world.device.type], run.write_cost / WRITES_SHARE)
+        due = trained - run.written > patience or (measured and world.device.type == "cpu")
         if world.first and (stop is not None or epoch == epochs or due):
             _write_checkpoint(run)
         if stop is not None:
@@ -171,6 +174,7 @@ def _say_what_is_kept(run: Training) -> str:
 def measure_splits(run: Training) -> dict[str, Any]:
     """Every split's measurement, and the certified gap on the training set."""
     record: dict[str, Any] = {"certificate": None}
+    run.world.broadcast(dict(run.model.named_buffers()))  # batch norm's, where each process has its own
     for name, batches in run.feed.measured.items():
         features, labels = run.extract(batches)
         if not bool(features.isfinite().all()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -125,6 +126,8 @@ class Captured:
             for _ in range(WARM_UP):
                 work(*buffers)
             stream.synchronize()
+            gc.collect()
+            torch.cuda.empty_cache()  # while a graph is captured, nothing that earlier runs left can be taken back
             self.graph = torch.cuda.CUDAGraph()
             self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:

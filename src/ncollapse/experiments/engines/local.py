@@ -23,9 +23,13 @@ LIVES = 5
 
 
 def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]], None]) -> None:
-    """Carry out the jobs in worker processes, `workers` at a time (default: one per GPU, else one per core)."""
+    """Carry out the jobs in worker processes, `workers` at a time.
+
+    By default one per GPU, one on a GPU that is named, or else one per core.
+    """
     gpus = _count_gpus(jobs)
-    count = min(workers or gpus or os.cpu_count() or 1, len(jobs))
+    alone = any(str(job.device).startswith("cuda:") for job in jobs)  # one GPU, named
+    count = min(workers or gpus or (1 if alone else os.cpu_count() or 1), len(jobs))
     waiting = line_up(jobs)
     events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     stop = threading.Event()

@@ -6,7 +6,9 @@ copy of the libraries and one CUDA context. On a machine without a GPU they shar
 
 from __future__ import annotations
 
+import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,8 +39,13 @@ def _run_side_by_side(jobs: Sequence[Job], workers: int | None, emit: Callable[[
         drain(events, count, emit)
     finally:
         stop.set()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt:  # again: the threads cannot be killed, but their runs have checkpoints
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(130)
 
 
 def _work(waiting: queue.SimpleQueue[Job], put: Callable[[dict[str, Any] | None], None], stop: threading.Event) -> None:

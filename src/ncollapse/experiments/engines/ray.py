@@ -31,7 +31,8 @@ def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]
         here = {} if address else {"include_dashboard": False}
         ray.init(address=address, log_to_driver=False, **here)
     try:
-        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        wanted = any(job.device != "cpu" for job in jobs)
+        gpus = 1 if wanted and ray.cluster_resources().get("GPU") else 0
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=LIVES - 1)(carry_out)
         waiting = list(jobs)
         running: dict[Any, Job] = {}
