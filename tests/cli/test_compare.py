@@ -121,12 +121,16 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path, capsys):
     assert len(statuses) == 2
     assert "failed" in statuses
     assert "failed" in (out / "report.html").read_text()
+    assert main(["compare", "--recipe", str(recipe), "--out", str(out), *more]) == 1
+    assert "failed before and is left out: --retry runs it again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "word"),
     [
         (["--losses", "cee"], "cee"),
+        (["--device", "foo"], "device = 'foo' is not supported"),
+        (["--device", "cuda:99"], "device = "),
         (["--seeds", "0"], "seeds"),
         (["--optimisers", "sgdd"], "sgdd"),
         (["--data", "nix"], "data: no data set 'nix'"),

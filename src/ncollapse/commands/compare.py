@@ -107,6 +107,8 @@ def follow(display: Progress, recipes: Sequence[Recipe]) -> Any:
             display.console.print(
                 f"{labels[run]} {status}: {event.get('reason') or 'see its summary.json'}", markup=False
             )
+        elif status == "skipped" and event.get("reason") == "failed":
+            display.console.print(f"{labels[run]} failed before and is left out: --retry runs it again", markup=False)
         elif isinstance(event.get("nc1"), float):
             detail += f", {labels[run]}: NC1 {event['nc1']:.3g}"
         display.update(task, completed=sum(done.values()), detail=detail)

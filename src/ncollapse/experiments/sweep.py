@@ -47,6 +47,10 @@ def sweep(
         raise ValueError(f"time_limit={time_limit:g}: must be a number of seconds above 0")
     emit = progress or (lambda event: None)
     chosen = take_share(list({recipe.run_id: recipe for recipe in recipes}.values()), index)
+    if device is not None and engine != "ray":  # whose nodes may have what this one has not
+        from ncollapse.train.distributed import find_device
+
+        find_device(device)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     deadline = None if time_limit is None else time.time() + time_limit

@@ -68,6 +68,25 @@ class World:
         return torch.cat([part[: int(count)] for part, count in zip(parts, counts)])
 
 
+def find_device(device: str | torch.device | None = None, local: int = 0) -> torch.device:
+    """The device of a name: cpu, cuda or cuda:N; without one GPU number `local` where there is one, else the CPU."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        place = torch.device("meta")
+    if place.type not in ("cpu", "cuda"):
+        raise ValueError(f"device = {str(device)!r} is not supported; it is cpu, cuda or cuda:N")
+    if place.type == "cpu":
+        return place
+    if not torch.cuda.is_available():
+        raise ValueError("device = cuda: torch sees no GPU here; leave device out, or name cpu")
+    if place.index is not None and place.index >= torch.cuda.device_count():
+        raise ValueError(f"device = {str(device)!r}: torch sees {torch.cuda.device_count()} here, counted from cuda:0")
+    return torch.device("cuda", place.index if place.index is not None else local)
+
+
 def join(device: str | torch.device | None = None) -> World:
     """This process's place: as torch.distributed says, as torchrun's environment says, or alone.
 
@@ -75,19 +94,9 @@ def join(device: str | torch.device | None = None) -> World:
     """
     launched = int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
     local = int(os.environ.get("LOCAL_RANK", "0")) if launched else 0
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        place = torch.device(device)
-    except RuntimeError:
-        place = torch.device("meta")
+    place = find_device(device, local)
     if place.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ValueError("device = cuda: torch sees no GPU here; leave device out, or name cpu")
-        place = torch.device("cuda", place.index if place.index is not None else local)
         torch.cuda.set_device(place)
-    elif place.type != "cpu":
-        raise ValueError(f"device = {str(device)!r} is not supported; it is cpu, cuda or cuda:N")
     if launched and not dist.is_initialized():
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
     if dist.is_available() and dist.is_initialized():
