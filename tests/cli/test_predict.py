@@ -80,9 +80,33 @@ def test_loss_parameters_reach_the_loss(capsys):
 def test_numerical(capsys):
     options = ["--class-counts", "5", "3", "1", *DECAYS]
     assert main(["predict", "bce", *options]) == 2
-    assert "no closed form is known for bce with unequal class counts" in capsys.readouterr().err
+    assert "no closed form is known for bce with unequal class counts; --method numerical" in capsys.readouterr().err
     assert main(["predict", "bce", *options, "--method", "numerical"]) == 0
     assert "certified" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "suggested"),
+    [
+        (["ce", "--class-counts", "5", "3", "1"], ["--features relu with --no-bias", "--method numerical"]),
+        (["ce", "--class-counts", "5", "3", "1", "--no-bias"], ["--features relu", "--method numerical"]),
+        (["ce", "--num-classes", "5", "--per-class", "1", "--dim", "3"], ["--method numerical"]),
+    ],
+)
+def test_refusals_suggest_options_that_work(options, suggested, capsys):
+    assert main(["predict", *options, *DECAYS]) == 2
+    error = capsys.readouterr().err
+    assert "=" not in error.replace(">=", "")
+    for suggestion in suggested:
+        assert suggestion in error
+        assert main(["predict", *options, *DECAYS, *suggestion.replace(" with", "").split()]) == 0
+
+
+def test_numbers_that_are_no_thresholds_and_negative_zeros_are_not_printed(capsys):
+    assert main(["predict", "mse", "--num-classes", "4", "--per-class", "2", *DECAYS, "--features", "relu"]) == 0
+    rows = {line.split()[0]: line.split()[1] for line in capsys.readouterr().out.splitlines() if len(line.split()) > 1}
+    assert rows["mean_component"] == "0"
+    assert rows["critical_bias_decay"] == "never"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +116,10 @@ def test_numerical(capsys):
         (["ce", "--num-classes", "1", "--per-class", "1", *DECAYS], "num_classes must be"),
         (["ce", "--num-classes", "3", *DECAYS], "per_class, batch_size or class_counts"),
         (["ce", "--num-classes", "3", "--per-class", "1", "--weight-decay", "1", "--feature-decay", "0"], "infinity"),
+        (
+            ["bce", "--num-classes", "3", "--per-class", "1", "--weight-decay", "1e-300", "--feature-decay", "1"],
+            "weight_decay is 1e-300; it must lie between 1e-200 and 1e+100",
+        ),
         (
             ["ce", "--num-classes", "3", "--per-class", "1", "--weight-decay", "1", "--feature-decay", "-1"],
             "feature_decay",

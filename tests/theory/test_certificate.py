@@ -292,6 +292,21 @@ def test_a_certificate_is_one_json_object():
     assert json.loads(c.to_json()) == c.to_dict()
 
 
+@pytest.mark.parametrize("loss", ["ce", "bce", "mse"])
+def test_tiny_decays_do_not_underflow(loss):
+    p = nc.predict(loss, 3, per_class=1, weight_decay=1e-200, feature_decay=1e-200)
+    c = nc.certify(*p.configuration(), loss, weight_decay=1e-200, feature_decay=1e-200)
+    assert abs(c.gap) <= 1e-14
+    far = nc.certify(2 * np.eye(3), np.arange(3), np.eye(3), None, loss, weight_decay=1e-200, feature_decay=1e-200)
+    assert far.dual_norm > 1e199
+    assert far.lower_bound <= p.objective + 1e-14
+
+
+def test_no_negative_zero():
+    c = nc.certify(np.eye(3), np.arange(3), np.eye(3), None, "mse", weight_decay=1e-3, feature_decay=1e-3)
+    assert str(c.lower_bound) == "0.0"
+
+
 def test_empty_classes_are_left_out():
     rng = np.random.default_rng(6)
     h, y, w, b = draw_point(rng, 3, 4, 30, 1.0)
@@ -307,7 +322,12 @@ def test_empty_classes_are_left_out():
         ({"weight_decay": 0.0}, "weight_decay is 0.0"),
         ({"feature_decay": -1.0}, "feature_decay is -1.0"),
         ({"bias_decay": math.nan}, "bias_decay is nan"),
+        ({"weight_decay": None}, "weight_decay must be a number, not None"),
+        ({"feature_decay": "1"}, "feature_decay must be a number, not '1'"),
+        ({"bias_decay": None}, "bias_decay must be a number, not None"),
+        ({"weight_decay": 1e-300}, "weight_decay is 1e-300; it must lie between 1e-200 and 1e.100"),
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": "8"}, "batch_size must be a number, not '8'"),
         ({"features_model": "gelu"}, "features_model is 'gelu'"),
         ({"features_model": "relu"}, "features_model='relu' is for non-negative"),
         ({"loss": "focal"}, "focal.*no dual bound"),

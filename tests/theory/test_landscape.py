@@ -98,12 +98,17 @@ def test_equal_probabilities_get_equal_pulls_under_ce_only():
         ({"norms": [-1.0]}, "norms has the value -1"),
         ({"norms": []}, "norms must be"),
         ({"angles": [math.nan]}, "angles must be"),
+        ({"num_classes": "x"}, "num_classes is 'x'"),
+        ({"num_classes": None}, "num_classes is None"),
         ({"scale": 0.0}, "scale is 0.0"),
+        ({"scale": None}, "scale must be a number, not None"),
+        ({"bias": math.nan}, "bias is nan; it must be a finite number"),
+        ({"bias": "x"}, "bias must be a number, not 'x'"),
         ({"loss": "hinge"}, "hinge"),
     ],
 )
 def test_bad_input_is_explained(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         nc.landscape(**{"loss": "ce", "num_classes": 4, **arguments})
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ncollapse as nc
+from ncollapse.theory.separable import Bernoulli, find_critical_bias_decay
 
 CLASSES = st.sampled_from([2, 3, 4, 5, 10, 100, 1000, 10**6])
 KMU = st.floats(-30, -0.01).map(lambda x: 10.0**x)
@@ -130,6 +131,70 @@ def test_three_classes_never_saturate_above_the_known_mu():
     border = 1 / (4 + 2 * math.sqrt(2))
     for factor, never in ((1 + 1e-6, True), (1 - 1e-6, False)):
         assert math.isinf(nc.predict(make("bce", 3, 3 * border * factor, 0.0, "free")).critical_bias_decay) == never
+
+
+@pytest.mark.parametrize("kmu", [1e-9, 3e-4, 0.0123, 0.37, 0.5, 0.86])
+def test_terms_that_cancel_leave_no_critical_bias_decay(kmu):
+    """H >= 0: K = 4 has P = Q at the border, c = -a + K mu / lb; MSE has c = a there. Neither ever saturates."""
+    cases = [("bce", 4, {})]
+    cases += [("mse", k, {}) for k in (2, 3, 7, 30)] + [("mse", 5, {"alpha": 5.0, "M": 2.0})]
+    for n in (1, 2, 5, 12.8):
+        for loss, k, params in cases:
+            decays = {"weight_decay": kmu / k * 0.3, "feature_decay": kmu / k / 0.3 / n}
+            p = nc.predict(loss, k, per_class=n, features="relu", **decays, **params)
+            assert p.critical_bias_decay == math.inf
+
+
+@pytest.mark.parametrize("distance", [1e-2, 1e-6, 1e-10, 1e-13])
+def test_critical_bias_decay_near_its_end(distance):
+    """mu / B(mu) in 50 digits, as B(mu) -> 0; B is known to 1e-15 of its terms."""
+    for border, k in ((1 / (4 + 2 * math.sqrt(2)), 3), (0.25, 4)):
+        mu = border * (1 - distance)
+        with mpmath.workdps(50):
+            exact_mu = mpmath.mpf(mu)
+            odds = [mpmath.log(1 / (factor * exact_mu) - 1) for factor in (2, k - 2)]
+            exact = float(k * exact_mu / ((k - 1) * odds[0] - odds[1]))
+        assert find_critical_bias_decay(Bernoulli(), k, mu, relu=False) == pytest.approx(exact, rel=1e-14 / distance)
+
+
+@pytest.mark.parametrize("decay", [1e-60, 1e-120, 1e-170, 1e-200])
+def test_tiny_decays(decay):
+    """lb = 0, H free: a = l((K-1) mu) + l(mu), rho = (K-1) a, and the loss vanishes beside the decays."""
+    p = nc.predict("bce", 10, per_class=1, weight_decay=decay, feature_decay=decay)
+    assert p.gap == pytest.approx(-2 * math.log(decay) - math.log(9), rel=1e-14)
+    assert p.objective == pytest.approx(decay * (9 * p.gap + 18), rel=1e-10)
+    assert p.collapse_weight_decay == pytest.approx(0.01 / decay, rel=1e-14)
+    assert p.sensitivity()["gap"]["weight_decay"] == pytest.approx(-1 / decay, rel=1e-12)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("features", ["free", "relu"])
+@pytest.mark.parametrize(
+    ("loss", "params"), [("ce", {}), ("bce", {}), ("bce", {"label_smoothing": 0.2}), ("mse", {}), ("focal", {})]
+)
+def test_the_ends_of_the_range(loss, params, features):
+    for decay in (1e-200, 1e-160, 1e100):
+        for lb in (0.0, 1e-200, 1e-3, 1e100, None):
+            p = nc.predict(make(loss, 10, 10 * decay, lb, features, **params))
+            assert all(math.isfinite(value) for value in (p.objective, p.bias, p.gap, p.weight_energy))
+            assert all(not math.isnan(value) for row in p.sensitivity().values() for value in row.values())
+            p.to_dict(), p.printed_theorem()
+
+
+def test_printed_theorem_with_next_to_no_bias_decay():
+    p = nc.predict("bce", 10, per_class=1, weight_decay=1e-100, feature_decay=1e-3, bias_decay=1e-100, features="relu")
+    free = nc.predict(p.problem.replace(features="free"))
+    assert p.printed_theorem()["bias"] == pytest.approx(free.bias, rel=1e-12)
+
+
+def test_no_negative_zeros():
+    decays = {"weight_decay": 1e-3, "feature_decay": 1e-3}
+    relu = nc.predict("mse", 4, per_class=2, features="relu", **decays)
+    gone = nc.predict("ce", class_counts=[3, 1], weight_decay=9, feature_decay=9, features="relu", bias=False)
+    for p in (relu, gone, nc.predict("bce", 2, per_class=1, bias=False, **decays)):
+        zeros = [value for value in p.to_dict().values() if isinstance(value, float) and value == 0]
+        assert zeros
+        assert all(math.copysign(1, value) == 1 for value in zeros)
 
 
 def test_closed_forms_of_the_bce_theorem():

@@ -59,6 +59,9 @@ def test_mu_does_not_underflow():
         ({"feature_decay": 0.0}, "feature_decay is 0: .* infinity"),
         ({"weight_decay": 0.0}, "weight_decay is 0: .* infinity"),
         ({"weight_decay": math.nan}, "weight_decay must be"),
+        ({"weight_decay": 1e-300}, "weight_decay is 1e-300; it must lie between 1e-200 and 1e.100"),
+        ({"feature_decay": 1e200}, "feature_decay is 1e.200; it must lie between 1e-200 and 1e.100"),
+        ({"bias_decay": 1e-201}, "bias_decay is 1e-201; it must lie between 1e-200 and 1e.100"),
         ({"num_classes": 1}, "num_classes must be .* not 1"),
         ({"num_classes": 2.5}, "num_classes must be"),
         ({"num_classes": None}, "num_classes is missing"),
@@ -105,6 +108,22 @@ def test_values_of_the_wrong_type_are_named(change, message):
 def test_unknown_loss_parameter():
     with pytest.raises(TypeError, match="gamma"):
         nc.predict("ce", num_classes=3, per_class=1, gamma=2, **DECAYS)
+
+
+def test_parameters_beside_a_loss_object():
+    problem = nc.Problem(nc.FocalLoss(gamma=2), 3, per_class=1, **DECAYS)
+    with pytest.raises(TypeError, match=r"FocalLoss\(gamma=2\) already; .* loss='focal', gamma=3$"):
+        nc.predict(problem, gamma=3)
+    assert nc.predict(problem, loss="focal", gamma=3).problem.loss_params == {"gamma": 3}
+
+
+def test_the_suggested_closed_form_is_one():
+    arguments = {"class_counts": [5, 3, 1], **DECAYS}
+    with pytest.raises(ValueError, match=r"free features and a bias \(features='relu' with bias=False has one\)"):
+        nc.predict("ce", **arguments)
+    assert nc.predict("ce", features="relu", bias=False, **arguments).method == "closed"
+    with pytest.raises(ValueError, match="a bias; method='numerical'"):  # nothing else has one in so few dimensions
+        nc.predict("ce", dim=2, **arguments)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -29,6 +30,12 @@ THRESHOLDS = {
     "collapse_weight_decay": "weight decay from which on classes are not separated",
     "collapse_count": "class size at or below which a class collapses",
     "collapse_ratio": "imbalance from which on the smallest classes collapse",
+}
+SPELLINGS = {
+    r"features='(\w+)'": r"--features \1",
+    r"method='(\w+)'": r"--method \1",
+    r"dim=(\d+)": r"--dim \1",
+    r"bias=False": "--no-bias",
 }
 
 
@@ -85,21 +92,24 @@ def main(argv: list[str]) -> int:
     """Run the verb."""
     args = tyro.cli(Args, args=argv, prog="ncollapse predict", config=(tyro.conf.FlagCreatePairsOff,))
     params = {name: value for name in LOSS_PARAMS if (value := getattr(args, name)) is not None}
-    prediction = predict(
-        args.loss,
-        num_classes=args.num_classes,
-        weight_decay=args.weight_decay,
-        feature_decay=args.feature_decay,
-        bias_decay=args.bias_decay,
-        batch_size=args.batch_size,
-        per_class=args.per_class,
-        class_counts=args.class_counts,
-        dim=args.dim,
-        features=args.features,
-        bias=not args.no_bias,
-        method=args.method,
-        **params,
-    )
+    try:
+        prediction = predict(
+            args.loss,
+            num_classes=args.num_classes,
+            weight_decay=args.weight_decay,
+            feature_decay=args.feature_decay,
+            bias_decay=args.bias_decay,
+            batch_size=args.batch_size,
+            per_class=args.per_class,
+            class_counts=args.class_counts,
+            dim=args.dim,
+            features=args.features,
+            bias=not args.no_bias,
+            method=args.method,
+            **params,
+        )
+    except ValueError as error:
+        raise ValueError(spell(str(error))) from error
     if args.json:
         console.print_json(
             {
@@ -111,6 +121,13 @@ def main(argv: list[str]) -> int:
     else:
         show(prediction, sensitivity=args.sensitivity)
     return 0
+
+
+def spell(message: str) -> str:
+    """A message of the library with its arguments as options of the command line."""
+    for argument, option in SPELLINGS.items():
+        message = re.sub(argument, option, message)
+    return message
 
 
 def show(prediction: Prediction, *, sensitivity: bool = False) -> None:

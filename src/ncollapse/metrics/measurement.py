@@ -116,18 +116,26 @@ class Measurement:
 
         A spread counts by its mean, values by class by the class that deviates most.
         """
+        if not isinstance(prediction, dict) and not any(hasattr(prediction, row.name) for row in FIELDS):
+            raise TypeError(f"prediction must be a Prediction, or a dictionary of one, not {prediction!r}")
+        classes = _get(prediction, "num_classes") or _get(_get(prediction, "problem"), "num_classes")
+        if classes and self.num_classes and classes != self.num_classes:
+            raise ValueError(f"prediction is for {classes} classes, but {self.num_classes} were measured")
         result = Comparison()
         for row in FIELDS:
             if row.group == "diagnostics":
                 continue
-            given = prediction.get(row.name) if isinstance(prediction, dict) else getattr(prediction, row.name, None)
-            found, expected = _pair(getattr(self, row.name), given)
+            found, expected = _pair(getattr(self, row.name), _get(prediction, row.name))
             if expected is None or found is None or math.isnan(expected):
                 continue
             gap = found - expected
             relative = gap / abs(expected) if abs(expected) > ROUNDING else NAN
             result[row.name] = Deviation(found, expected, gap, relative)
         return result
+
+
+def _get(source: Any, name: str) -> Any:
+    return source.get(name) if isinstance(source, dict) else getattr(source, name, None)
 
 
 def _pair(found: Any, expected: Any) -> tuple[float | None, float | None]:

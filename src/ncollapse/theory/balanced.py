@@ -139,7 +139,7 @@ def _finish(
         "phase": state.phase,
         "positive_score": positive,
         "negative_score": negative,
-        "bias": state.b + 0.0,  # no negative zero
+        "bias": state.b,
         "objective": loss + problem.mu * gauge + k * problem.bias_decay * state.b**2 / 2,
         "gap": state.a,
         "mean_component": state.c,

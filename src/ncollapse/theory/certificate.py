@@ -23,7 +23,7 @@ import numpy as np
 from ncollapse.heads import Head
 from ncollapse.losses import Loss, make_loss
 from ncollapse.theory.conjugates import Array, ConvexLoss, convex_loss, recentre
-from ncollapse.theory.problem import FEATURES
+from ncollapse.theory.problem import FEATURES, check_number, check_range
 from ncollapse.theory.responses import Summary, summarise
 
 
@@ -64,6 +64,11 @@ class Decays:
     weight: float
     feature: float
     bias: float
+
+    @property
+    def tau(self) -> float:
+        """sqrt(lW lH), the radius of the dual ball."""
+        return math.sqrt(self.weight) * math.sqrt(self.feature)  # their product may underflow
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ def certify(
     return Certificate(
         objective=objective,
         data_loss=data_loss,
-        lower_bound=bound,
+        lower_bound=bound + 0.0,  # no negative zero
         gap=gap,
         relative_gap=gap / objective if objective else math.nan,
         dual_norm=norm,
@@ -145,18 +150,17 @@ def lower_bound(
 ) -> tuple[float, float]:
     """The best dual bound found from the mean responses, and the norm of their gradient over sqrt(lW lH)."""
     shares = summary.shares
-    tau = math.sqrt(decays.weight * decays.feature)
     plain = loss.gradient(summary.responses)
     norm = dual_norm(plain, summary, features_model)
     if bias is None:
-        return _dual_value(loss, plain, norm, summary, bias, decays), norm / tau
+        return _dual_value(loss, plain, norm, summary, bias, decays), norm / decays.tau
     # A bias still on its way would spoil the bound: its optimum for these class means is a better dual point.
     candidates = [plain, loss.gradient(recentre(loss, summary.responses, shares, bias, decays.bias))]
     if decays.bias == 0.0:
         candidates = [loss.balance(candidate, shares) for candidate in candidates]
     norms = [norm if q is plain else dual_norm(q, summary, features_model) for q in candidates]
     values = [_dual_value(loss, q, size, summary, bias, decays) for q, size in zip(candidates, norms)]
-    return max(values), norm / tau
+    return max(values), norm / decays.tau
 
 
 def dual_norm(gradient: Array, summary: Summary, features_model: str = "free") -> float:
@@ -192,7 +196,7 @@ def _dual_value(
     shares = summary.shares
     total = shares @ q
     penalty = float(total @ total) / (2.0 * decays.bias) if bias is not None and decays.bias > 0.0 else 0.0
-    largest = min(1.0, math.sqrt(decays.weight * decays.feature) / norm) if norm > 0.0 else 1.0
+    largest = min(1.0, decays.tau / norm) if norm > 0.0 else 1.0
 
     def value(s: float) -> float:
         return -float(shares @ loss.conjugate(s * q)) - s * s * penalty
@@ -236,12 +240,14 @@ def read_setting(
 
 def _check_decays(weight_decay: float, feature_decay: float, bias_decay: float) -> Decays:
     for name, value in (("weight_decay", weight_decay), ("feature_decay", feature_decay)):
-        if not (math.isfinite(value) and value > 0.0):
+        if not (math.isfinite(check_number(name, value)) and value > 0.0):
             raise ValueError(
                 f"{name} is {value}; it must be positive: without it the objective has no minimum to certify"
             )
-    if not (math.isfinite(bias_decay) and bias_decay >= 0.0):
+        check_range(name, value)
+    if not (math.isfinite(check_number("bias_decay", bias_decay)) and bias_decay >= 0.0):
         raise ValueError(f"bias_decay is {bias_decay}; it must be at least 0")
+    check_range("bias_decay", bias_decay)
     return Decays(float(weight_decay), float(feature_decay), float(bias_decay))
 
 
@@ -249,6 +255,6 @@ def _spread(decays: Decays, batch_size: float | None, num_samples: float) -> Dec
     """Spread a feature decay that acted on batches over the whole set: lH * batch_size / N."""
     if batch_size is None:
         return decays
-    if not (math.isfinite(batch_size) and batch_size > 0):
+    if not (math.isfinite(check_number("batch_size", batch_size)) and batch_size > 0):
         raise ValueError(f"batch_size is {batch_size}; it must be positive")
     return replace(decays, feature=decays.feature * float(batch_size) / num_samples)

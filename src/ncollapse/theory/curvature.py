@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,9 +67,8 @@ def escape(
     decays = {"weight_decay": weight_decay, "feature_decay": feature_decay, "bias_decay": bias_decay}
     point = read_setting(features, labels, weight, bias, loss, decays, batch_size, head, class_counts, loss_params)
     u, v, norm = _top_pair(point)
-    tau = math.sqrt(point.decays.weight * point.decays.feature)
     alpha = _null_vector(point.head)
-    if norm <= tau or alpha is None:
+    if norm <= point.decays.tau or alpha is None:
         return None
     ratio = (point.decays.feature / point.decays.weight) ** 0.25
     d_weight = ratio * torch.outer(torch.from_numpy(u), alpha)

@@ -24,10 +24,12 @@ def predict_imbalanced(problem: Problem) -> Prediction:
     k = problem.num_classes
     if problem.loss.name not in ("ce", "ls"):
         raise refuse(problem, "with unequal class counts")
-    if problem.features != "relu":
-        raise refuse(problem, "with unequal class counts and free features (features='relu' has one)")
-    if problem.bias:
-        raise refuse(problem, "with unequal class counts and a bias (bias=False has one)")
+    lacking = {"free features": "features='relu'"} if problem.features != "relu" else {}
+    lacking |= {"a bias": "bias=False"} if problem.bias else {}
+    if lacking:
+        fits = problem.dim is None or problem.dim >= k
+        hint = f" ({' with '.join(lacking.values())} has one)" if fits else ""
+        raise refuse(problem, f"with unequal class counts and {' and '.join(lacking)}{hint}")
     counts = np.asarray(problem.counts)
     margins = find_margins(problem)
     mean = float(counts @ margins / counts.sum())

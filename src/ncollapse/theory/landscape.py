@@ -13,6 +13,7 @@ from scipy.special import expit, log_expit
 
 from ncollapse.losses import BCELoss, FocalLoss, Loss, MSELoss, make_loss
 from ncollapse.theory.conjugates import Array, convex_loss
+from ncollapse.theory.problem import check_number, is_whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +59,12 @@ def landscape(
     >>> round(field.value.item(), 6), round(field.d_norm.item(), 6), abs(field.d_angle.item()) < 1e-12
     (0.680726, -0.548612, True)
     """
-    if int(num_classes) != num_classes or num_classes < 2:
-        raise ValueError(f"num_classes is {num_classes}; at least 2 classes are needed")
-    if not (math.isfinite(scale) and scale > 0):
+    if not is_whole(num_classes) or num_classes < 2:
+        raise ValueError(f"num_classes is {num_classes!r}; a whole number of at least 2 is needed")
+    if not (math.isfinite(check_number("scale", scale)) and scale > 0):
         raise ValueError(f"scale is {scale}; the rows of the frame need a positive norm")
+    if not math.isfinite(check_number("bias", bias)):
+        raise ValueError(f"bias is {bias}; it must be a finite number, the same for every class")
     s = _axis("norms", np.linspace(0.1, 10.0, 100) if norms is None else norms)
     theta = _axis("angles", np.linspace(0.0, math.pi, 91) if angles is None else angles)
     if (s < 0).any():

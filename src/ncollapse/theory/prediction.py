@@ -87,6 +87,11 @@ class Prediction:
     solution: Solution | None = field(default=None, repr=False, compare=False)
     _detail: Any = field(default=None, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            if isinstance(value := getattr(self, item.name), float):
+                object.__setattr__(self, item.name, value + 0.0)  # no negative zero
+
     @property
     def mu(self) -> float:
         """The problem's sqrt(n weight_decay feature_decay)."""
@@ -105,7 +110,8 @@ class Prediction:
     @property
     def collapse_weight_decay(self) -> float:
         """The weight decay from which on classes are no longer separated, all else equal (the bias decay included)."""
-        return self.problem.weight_decay * (self.separation_mu / self.mu) ** 2
+        root = math.sqrt(self.problem.weight_decay) * self.separation_mu / self.mu
+        return root * root
 
     def configuration(self, dim: int | None = None) -> Configuration:
         """An optimal (features, labels, weight, bias) in `dim` dimensions (default: the problem's, or K).

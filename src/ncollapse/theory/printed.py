@@ -46,7 +46,7 @@ def _centre(problem: Problem) -> dict[str, float]:
     if decay > 0 and k > 2:
         # at the bottom the bias has turned negative, at the top it is not yet held back by its decay
         bottom = min(top, -(k - 1) * abs(scalar.negative(k * mu))) - 1
-        log_p = find_root(lambda x: (k - 1) * mu - math.exp(x) - decay * bias(x), bottom, top)
+        log_p = find_root(lambda x: -(k - 1) * mu * math.expm1(x - top) - decay * bias(x), bottom, top)
     p = math.exp(log_p)
     b = bias(log_p)
     gap = math.log1p(-p) - log_p - scalar.negative(k * mu - p)

@@ -11,6 +11,7 @@ from typing import Any
 from ncollapse.losses import Loss, make_loss
 
 FEATURES = ("free", "relu")
+LEAST_DECAY, MOST_DECAY = 1e-200, 1e100  # beyond, ratios and derivatives leave the range of float64
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -65,12 +66,15 @@ class Problem:
             dim = check_dim(dim, 1, " (or None for d >= K)")
         if features not in FEATURES:
             raise ValueError(f"features must be one of {', '.join(FEATURES)}, not {features!r}")
+        named = ", ".join(f"{name}={value!r}" for name, value in loss_params.items() if value is not None)
+        if isinstance(loss, Loss) and named:
+            raise TypeError(f"loss is {loss} already; to change it give its name too: loss={loss.name!r}, {named}")
         made = make_loss(loss, **loss_params)
         if made.name == "binary" or made.weight is not None:
             raise ValueError("loss must have one logit a class and no class weights (class_counts weigh classes)")
         decays = {"weight_decay": weight_decay, "feature_decay": feature_decay, "bias_decay": bias_decay}
         for name, value in decays.items():
-            if not math.isfinite(_check_number(name, value)) or value < 0:
+            if not math.isfinite(check_number(name, value)) or value < 0:
                 raise ValueError(f"{name} must be a finite number that is not negative, not {value}")
         for name in ("weight_decay", "feature_decay"):
             if decays[name] == 0:
@@ -78,6 +82,8 @@ class Problem:
                     f"{name} is 0: the minimum is then reached only at infinity (shrinking the other factor costs "
                     f"nothing), so there is no optimum to predict; give a positive {name}"
                 )
+        for name, value in decays.items():
+            check_range(name, value)
         if batch_size is not None:
             size = float(batch_size) / classes
         else:
@@ -164,19 +170,27 @@ class Problem:
 
 def check_dim(dim: int, least: int, alternative: str = "") -> int:
     """A dimension as an int, if it is a whole number of at least `least`."""
-    if not _is_whole(dim) or dim < least:
+    if not is_whole(dim) or dim < least:
         raise ValueError(f"dim must be a whole number of at least {least}{alternative}, not {dim!r}")
     return int(dim)
 
 
-def _is_whole(value: Any) -> bool:
+def check_range(name: str, decay: float) -> None:
+    """Refuse a decay, other than 0, so small or so large that float64 arithmetic fails."""
+    if decay and not LEAST_DECAY <= decay <= MOST_DECAY:
+        raise ValueError(f"{name} is {decay:g}; it must lie between {LEAST_DECAY:g} and {MOST_DECAY:g}")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number; text is none."""
     try:
         return not isinstance(value, str) and float(value).is_integer()
     except TypeError:
         return False
 
 
-def _check_number(name: str, value: float) -> float:
+def check_number(name: str, value: float) -> float:
+    """The size of a number; a TypeError with its name for anything else."""
     try:
         return math.fabs(value)
     except TypeError:
@@ -199,7 +213,7 @@ def _check_classes(num_classes: int | None, counts: tuple[float, ...] | None) ->
         if counts is None:
             raise ValueError("num_classes is missing: give it, or class_counts")
         num_classes = len(counts)
-    if not _is_whole(num_classes) or num_classes < 2:
+    if not is_whole(num_classes) or num_classes < 2:
         raise ValueError(f"num_classes must be a whole number of at least 2, not {num_classes!r}")
     if counts is not None and len(counts) != num_classes:
         raise ValueError(f"class_counts has {len(counts)} entries but num_classes is {num_classes}")
@@ -208,7 +222,7 @@ def _check_classes(num_classes: int | None, counts: tuple[float, ...] | None) ->
 
 def _check_sizes(per_class: float | None, batch_size: float | None, counts: tuple[float, ...] | None) -> None:
     for name, value in (("per_class", per_class), ("batch_size", batch_size)):
-        if value is not None and (not math.isfinite(_check_number(name, value)) or value <= 0):
+        if value is not None and (not math.isfinite(check_number(name, value)) or value <= 0):
             raise ValueError(f"{name} must be positive, not {value}")
     if per_class is not None and (batch_size is not None or counts is not None):
         raise ValueError("per_class, batch_size and class_counts say the same thing: give one (or counts with a batch)")

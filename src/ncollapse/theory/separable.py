@@ -16,6 +16,8 @@ from ncollapse.theory.gauge import differentiate_span, span
 from ncollapse.theory.roots import find_root
 
 FAR = 1e18  # stands for an infinite logit, so that signs can still be compared
+TINY = 1e-100  # slopes below are told from 1 by their logarithms alone
+ROUNDING = 1e-15  # what mu, a product of three roots, is known to
 
 
 class SeparableLoss(Protocol):
@@ -50,6 +52,8 @@ class Bernoulli:
             return FAR
         if p + q >= 1:
             return 0.0
+        if p < TINY or q < TINY:  # the quotient below may overflow
+            return math.log1p(-p - q) - math.log(p) - math.log(q)
         return math.log1p((1 - p - q) / p / q)
 
     def d_positive(self, p: float) -> float:
@@ -158,10 +162,16 @@ def solve_separable(loss: SeparableLoss, num_classes: int, mu: float, bias_decay
 
 def find_critical_bias_decay(loss: SeparableLoss, num_classes: int, mu: float, relu: bool) -> float:
     """The bias decay above which the bias saturates and W keeps a mean: mu / |lift(+-mu)|, or infinity."""
-    start = _visit(loss, num_classes, mu, 0.0, relu).lift
+    k = num_classes
+    start = _visit(loss, k, mu, 0.0, relu).lift
     side = -math.copysign(1.0, start)
-    end = _visit(loss, num_classes, mu, side * mu, relu).lift
-    return mu / abs(end) if start != 0 and end * side < 0 else math.inf
+    point = _visit(loss, k, mu, side * mu, relu)
+    end = point.lift
+    if relu and point.a > 0:  # c = -side a there; without the terms that cancel, for MSE and for K = 4 all of them
+        end = (
+            (2 * loss.positive((k - 2) * mu) + (k - 2) * loss.negative(2 * mu)) / k if side > 0 else loss.negative(0.0)
+        )
+    return mu / abs(end) if end * side < -ROUNDING * abs(start) else math.inf
 
 
 def find_collapse(loss: SeparableLoss, num_classes: int, bias_decay: float | None, relu: bool) -> tuple[float, float]:
@@ -213,7 +223,7 @@ def differentiate_separable(
     if saturated:
         side = math.copysign(1.0, beta)
         dbeta = side * dmu
-        db = 0.0 if bias_decay is None else side * (dmu / bias_decay - mu * ddecay / bias_decay**2)
+        db = 0.0 if bias_decay is None else side * (dmu - mu / bias_decay * ddecay) / bias_decay
         da, dc, _ = _vary(loss, k, mu, beta, relu, dbeta, dmu, saturated=True, db=db)
         return da, dc, db
     by_beta = _vary(loss, k, mu, beta, relu, 1.0, 0.0)[2]
@@ -272,7 +282,7 @@ def _vary(
     da, dmean = dpos - dneg, (dpos + (k - 1) * dneg) / k
     if saturated:
         return da, k * (dmean + db), dmean
-    dc = -k * ((da * beta + point.a * dbeta) / s - point.a * beta * ds / s**2) if relu else 0.0
+    dc = -k * ((da * beta + point.a * dbeta) / s - point.a * (beta / s) * (ds / s)) if relu else 0.0
     return da, dc, dmean - dc / k
 
 
