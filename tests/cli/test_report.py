@@ -4,6 +4,8 @@ import subprocess
 import sys
 import urllib.request
 
+import pytest
+
 from ncollapse.cli import main
 from reference.runs import write_run
 
@@ -33,3 +35,37 @@ def test_serves_until_interrupted(tmp_path):
         with urllib.request.urlopen(address, timeout=60) as answer:
             assert "data-live" in answer.read().decode()
         process.terminate()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--out", "{}"], ["out:", "is a folder"]),
+        (["--out", "{}/file/page.html"], ["out:", "file' is a file"]),
+        (["--export", "{}/file"], ["export:", "file' is a file"]),
+        (["--export", "{}/file/below"], ["export:", "file' is a file"]),
+        (["--serve", "--port", "99999"], ["port", "65535", "99999"]),
+    ],
+)
+def test_places_that_cannot_be_are_one_line_that_names_the_option(tmp_path, capsys, options, words):
+    write_run(tmp_path, {"optim.epochs": 2}, snapshot=False)
+    (tmp_path / "file").write_text("")
+    before = sorted(tmp_path.iterdir())
+    assert main(["report", str(tmp_path), *(option.format(tmp_path) for option in options)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert all(word in said for word in words)
+    assert "Errno" not in said
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_no_draft_is_left_where_the_page_cannot_be_written(tmp_path, monkeypatch):
+    from pathlib import Path
+
+    def refuse(*_):
+        raise OSError("no space left")
+
+    write_run(tmp_path, {"optim.epochs": 2}, snapshot=False)
+    monkeypatch.setattr(Path, "replace", refuse)
+    assert main(["report", str(tmp_path)]) == 1
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]

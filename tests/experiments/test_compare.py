@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from ncollapse.experiments.compare import choose_recipe, plan
 from ncollapse.experiments.comparison import compare_runs, to_dict
 from ncollapse.experiments.runs import read_runs
-from ncollapse.experiments.variants import group_runs, measured
+from ncollapse.experiments.variants import gather_copies, group_runs, measured
 from reference.runs import write_comparison, write_grid, write_run
 
 
@@ -163,3 +164,85 @@ def test_theory_is_there_before_the_run_has_ended(tmp_path):
 def test_a_recipe_s_losses_bring_their_parameters():
     spec = plan(data="cifar10", losses=("mse",), seeds=1, recipe="all-losses")[0].loss
     assert (spec.name, spec.kappa, spec.beta) == ("mse", 1.0, 15.0)
+
+
+def test_copies_of_a_run_are_no_further_seeds(tmp_path):
+    write_comparison(tmp_path / "a", seeds=2)
+    alone = compare_runs(read_runs(tmp_path))[1]
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    one = next((tmp_path / "a").iterdir())
+    shutil.copytree(one, tmp_path / "another name")
+    records = read_runs(tmp_path)
+    assert len(records) == 9
+    ce, bce = compare_runs(records)
+    assert [r.seed for r in ce.variant.counted] == [r.seed for r in bce.variant.counted] == [0, 1]
+    assert bce.estimates == alone.estimates
+    assert bce.differences["train.nc1"] == alone.differences["train.nc1"]
+    assert bce.differences["train.nc1"].n == 2
+    assert "2 seeds" in bce.sentence
+
+
+def test_of_several_records_of_a_run_the_finished_and_the_longest_counts(tmp_path):
+    write_run(tmp_path, {"name": "first"}, status="interrupted", epochs_done=9, folder="a")
+    write_run(tmp_path, {"name": "second"}, status="failed", epochs_done=12, folder="b")
+    (best,) = gather_copies(read_runs(tmp_path))
+    assert [r.run_id for r in best] == ["b", "a"]
+    write_run(tmp_path, {"optim.epochs": 30}, epochs_done=3, folder="c")
+    write_run(tmp_path, {"seed": 1}, folder="d")
+    assert [[r.run_id for r in same] for same in gather_copies(read_runs(tmp_path))] == [["c", "b", "a"], ["d"]]
+
+
+def thin_out(path, every):
+    """Leave the epochs in a history that a run measured every so often would have."""
+    rows = [json.loads(line) for line in (path / "history.jsonl").read_text().splitlines()]
+    kept = [row for row in rows if row["epoch"] % every == 0]
+    (path / "history.jsonl").write_text("\n".join(map(json.dumps, kept)))
+    return {row["epoch"]: row["train"]["nc1"] for row in kept}
+
+
+def test_how_often_a_run_is_measured_keeps_losses_comparable(tmp_path):
+    values = {}
+    for loss, every in (("ce", 5), ("bce", 1)):
+        for seed in (0, 1):
+            path = write_run(tmp_path, {"loss.name": loss, "seed": seed, "measure_every": every})
+            values[loss, seed] = thin_out(path, every)
+    ce, bce = compare_runs(read_runs(tmp_path))
+    assert (ce.variant.label, bce.variant.label, bce.reference) == ("CE", "BCE", ce.variant)
+    # by hand: only the epochs 5, 10, 15 and 20 that both have
+    logs = {key: np.mean([np.log10(found[e]) for e in (5, 10, 15, 20)]) for key, found in values.items()}
+    wanted = np.mean([logs["bce", seed] - logs["ce", seed] for seed in (0, 1)])
+    assert bce.speed_differences["log_nc1"].mean == pytest.approx(wanted)
+    first = {key: min(e for e in range(5, 31, 5) if found[e] < 0.1) for key, found in values.items()}
+    wanted = np.mean([first["bce", seed] - first["ce", seed] for seed in (0, 1)])
+    assert bce.speed_differences["nc1_epoch"].mean == wanted
+    assert bce.speeds["nc1_epoch"].mean % 5
+
+
+def test_how_often_a_run_is_measured_matters_where_its_best_epoch_counts(tmp_path):
+    for every in (1, 5):
+        write_run(tmp_path, {"select": "best-test", "measure_every": every})
+    assert [v.label for v in group_runs(read_runs(tmp_path))] == ["CE · measure_every 1", "CE · measure_every 5"]
+
+
+@pytest.mark.parametrize("history", ["", '{"epoch": 1, "train": {"accuracy": 0.5}}\n{"epoch": 2, "loss": 1.0}\n'])
+def test_a_history_without_numbers_is_not_one_without_collapse(tmp_path, history):
+    path = write_run(tmp_path, {"seed": 0})
+    (path / "history.jsonl").write_text(history)
+    (found,) = compare_runs(read_runs(tmp_path))
+    assert "NC1 over the epochs not recorded" in found.sentence
+    assert "never" not in found.sentence
+    assert to_dict([found])[0]["speed"]["nc1_epoch"]["recorded"] == 0
+    write_run(tmp_path, {"seed": 1}, epochs_done=2)
+    (found,) = compare_runs(read_runs(tmp_path))
+    assert "NC1 below 0.1 in 0 of 1 runs and not recorded in 1" in found.sentence
+
+
+def test_the_first_epochs_are_those_there_are_and_lists_read_well(tmp_path):
+    write_comparison(tmp_path, seeds=2, **{"optim.epochs": 3})
+    for path in tmp_path.iterdir():
+        rows = [json.loads(line) for line in (path / "history.jsonl").read_text().splitlines()]
+        for row in rows:
+            row["train"] |= {"nc1": 0.5, "nc2": 0.5, "nc3": 0.5}
+        (path / "history.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    _, bce = compare_runs(read_runs(tmp_path))
+    assert "on average over epochs 1 to 3, NC1, NC2 and NC3 not distinguishable." in bce.sentence

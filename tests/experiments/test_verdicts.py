@@ -145,6 +145,16 @@ def test_lengths_of_the_grid_are_told_apart(tmp_path):
     assert found == {100: [100], 200: [], 400: [], 800: [800]}
 
 
+def test_copies_are_no_further_seeds(tmp_path):
+    point = find("bce-vs-ce/table-9").grid()[0]
+    runs = [record(point, tmp_path / name) for name in ("a", "b")]
+    again = type(point)({}, adjust(point.recipe, measure_every=5))
+    other = type(point)({}, adjust(point.recipe, seed=1))
+    runs += [record(again, tmp_path / "c"), record(other, tmp_path / "d")]
+    ((_, found),) = match([point], runs)
+    assert found == [runs[0], runs[3]]
+
+
 def test_unfinished_runs_do_not_count(tmp_path):
     point = find("bce-vs-ce/table-9").grid()[0]
     done = record(point, tmp_path)

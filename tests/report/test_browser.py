@@ -164,3 +164,31 @@ def test_sixty_runs_open_quickly(grid_page):
     plots = opened.page.locator("[data-plot]")
     assert all(plots.nth(i).locator(".main-svg").count() for i in range(plots.count()))
     assert opened.page.locator("#table-runs tbody tr").count() == 60
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_long_names_cover_nothing_and_are_drawn_in_full(chromium, tmp_path, width):
+    from ncollapse.report import write_report
+    from reference.runs import write_run
+
+    for loss in ("ce", "bce", "focal"):
+        for model in ('wide-resnet "a" of a very long name', "WIDE-RESNET B OF A NAME AS LONG"):
+            write_run(tmp_path, {"loss.name": loss, "model.name": model, "optim.epochs": 4})
+    context = chromium.new_context(viewport={"width": width, "height": 900})
+    page = context.new_page()
+    page.goto(write_report(tmp_path).as_uri())
+    page.wait_for_selector("html[data-ready=true]", timeout=120000)
+    between = """figures => figures.filter(f => f.querySelector('.legend')).map(f =>
+        f.querySelector('.annotation').getBoundingClientRect().top
+        - f.querySelector('.legend').getBoundingClientRect().bottom)"""
+    gaps = page.eval_on_selector_all("figure", between)
+    assert len(gaps) >= 5
+    assert min(gaps) >= 0, "a legend covers the title of the first panel"
+    figure = page.locator("#figure-scores")
+    box = figure.locator(".main-svg").first.bounding_box()
+    labels = [label.bounding_box() for label in figure.locator(":is(.xtick, .x2tick, .x3tick) text").all()]
+    assert len(labels) == 6
+    assert all(label["y"] + label["height"] <= box["y"] + box["height"] for label in labels)
+    assert all(label["x"] >= box["x"] for label in labels)
+    assert 'wide-resnet "a" of a very long name' in figure.locator(".xtick text").all_text_contents()
+    context.close()

@@ -1,7 +1,9 @@
 """The figures as specifications: valid for plotly, true to the records, left out without data."""
 
 import json
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from ncollapse.report.figures.features import draw_embedding, subsample
 from ncollapse.report.figures.frames import grams
 from ncollapse.report.figures.theory import map_phases
 from ncollapse.report.page import load_snapshots
-from ncollapse.report.panels import arrange, for_print, merge_alike
+from ncollapse.report.panels import GAP_Y, ROW, arrange, for_print, legend_height, merge_alike
 from reference.runs import write_comparison, write_run
 
 
@@ -155,3 +157,39 @@ def test_only_drawn_features_are_kept_in_memory(tmp_path):
     assert held == [variants[0].counted[0].path]
     assert all("test.margin.counts" in arrays for arrays in snapshots.values())
     assert len(snapshots) == 4
+
+
+def test_every_row_of_the_legend_has_its_room(report):
+    names = ["a long name of a variant", "another name of a variant", "c"]
+    spec = {"layout": {}, "data": [{"name": name} for name in names]}
+    assert legend_height(spec, 250) - legend_height(spec, 1000) == 2 * ROW == 58
+    script = (Path(curve_panel.__code__.co_filename).parents[1] / "templates" / "page.js").read_text()
+    assert f"ROW = {ROW};" in script, "the page's script arranges panels alike"
+    assert "return ROW * " in script
+
+
+def test_quotes_in_names_stay_quotes_and_tags_stay_text(tmp_path):
+    for model in ('the "best"', "it's <b>"):
+        for epochs in (2, 3):
+            write_run(tmp_path, {"model.name": model, "optim.epochs": epochs})
+    specs = json.dumps([figure.spec for figure in make_report(tmp_path).figures])
+    assert not re.search("&quot;|&#x27;|it's <b>", specs)
+    assert "it's &lt;b&gt;" in specs
+    assert json.dumps('the "best"')[1:-1] in specs
+
+
+def test_pointers_show_rates_as_their_axis_does(report):
+    for id, form in (("accuracy", "%{y:.2%}"), ("collapse", "%{y:.4g}")):
+        lines = [t for t in next(f for f in report.figures if f.id == id).spec["data"] if "hovertemplate" in t]
+        assert lines
+        assert all(form in t["hovertemplate"] for t in lines)
+    assert "0 at the optimum" in next(f for f in report.figures if f.id == "gap").aid
+
+
+def test_long_names_get_room_below_the_violins(tmp_path):
+    for name in ("x" * 60, "y" * 60):
+        write_run(tmp_path, {"model.name": name, "optim.epochs": 2})
+    layout = next(f for f in make_report(tmp_path).figures if f.id == "scores").spec["layout"]
+    assert layout["xaxis"]["tickangle"] == -90
+    assert layout["margin"]["b"] >= 60 * 6.5
+    assert layout["meta"]["gap_y"] > layout["margin"]["b"] > GAP_Y

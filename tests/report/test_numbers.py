@@ -14,7 +14,8 @@ from ncollapse.report.numbers import compact, compact_matrix, deviation, embed, 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (12.3456, "12.35"), (-0.5, "−0.5"), (1.234e-5, "1.23·10⁻⁵"), (-2.5e7, "−2.50·10⁷"), (math.inf, "–")],
+    [(0.0, "0"), (12.3456, "12.35"), (-0.5, "−0.5"), (1.234e-5, "1.23·10⁻⁵"), (-2.5e7, "−2.50·10⁷"), (math.inf, "–")]
+    + [(12345.6, "12346"), (-9999.5, "−10000"), (99999.0, "99999"), (1e5, "1.00·10⁵"), (9999.4, "9999")],
 )
 def test_show(value, text):
     assert show(value) == text
@@ -34,6 +35,13 @@ def test_differences_keep_their_power_of_ten_on_both_lines():
     assert show_difference(Difference(2.18e-4, 1.67e-4, 2.68e-4, 0.01, 3)) == ("+2.18·10⁻⁴", "[+1.67, +2.68]·10⁻⁴")
     assert show_difference(Difference(0.5, math.nan, math.nan, math.nan, 1)) == ("+0.5", "one seed: no interval")
     assert show_difference(Difference(0.0, 0.0, 0.0, 1.0, 3)) == ("0", "the same in all 3 seeds")
+    assert show_difference(Difference(-1.0, -1.0, -1.0, math.nan, 2)) == ("−1", "the same in both seeds")
+
+
+def test_few_digits_bring_no_exponent():
+    assert show(123.0, 2, sign=True) == "+123"
+    assert show(263.2, 2, sign=True) == "+263"
+    assert show(12.3, 2) == "12"
 
 
 @given(st.floats(-1e6, 1e6), st.floats(0, 1e6))

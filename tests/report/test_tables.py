@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +17,10 @@ from ncollapse.experiments.variants import group_runs
 from ncollapse.report import make_report
 from ncollapse.report.export import escape_latex, export_table, format_latex
 from ncollapse.report.numbers import keep
+from ncollapse.report.page import render
 from ncollapse.report.published import find_published
 from ncollapse.report.tables import Cell, Table, difference_cell, tabulate_classes, tabulate_summary
+from ncollapse.report.terminal import print_findings
 from reference.runs import write_comparison, write_run
 
 
@@ -92,6 +95,7 @@ def test_csv_and_latex(tmp_path):
     assert r"{\footnotesize theory 1.3, $-$8 \%}" in text
     assert text.count(r"\\") == 3
     assert escape_latex("λb 10⁻⁴_{}") == r"$\lambda$b 10$^{-4}$\_\{\}"
+    assert escape_latex('|w| < 1 > "0"') == "$|$w$|$ $<$ 1 $>$ ''0''"
 
 
 def test_a_folder_without_runs_is_named(tmp_path):
@@ -151,3 +155,64 @@ def test_better_and_worse_follow_the_sign_and_the_interval(tmp_path, key, low, w
     found = replace(bce, differences={key: Difference(low + 0.05, low, low + 0.1, 0.01, 3)})
     quantity = next(q for q in QUANTITIES if q.key == key)
     assert difference_cell(found, quantity).lines[0].partition("]")[2].strip() == word
+
+
+def test_a_copied_run_is_noted_and_counted_once(tmp_path):
+    write_comparison(tmp_path / "a", seeds=2, **{"optim.epochs": 3})
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    report = make_report(tmp_path)
+    name = report.records[0].run_id
+    assert f"Run {name} is there twice (a/{name}, b/{name}); it is counted once." in report.notes
+    assert len(report.notes) == len(report.records) == 4
+    summary, runs = (next(t for t in report.tables if t.id == id) for id in ("summary", "runs"))
+    assert [c.text for c in summary.columns[1:3]] == ["CE, n = 2", "BCE, n = 2"]
+    assert len(runs.rows) == 4
+    assert name in render(report)
+
+
+def test_speeds_without_a_record_are_dashes_with_a_note(tmp_path):
+    write_run(tmp_path, {"loss.name": "bce", "optim.epochs": 3})
+    path = write_run(tmp_path, {"loss.name": "ce", "optim.epochs": 3})
+    (path / "history.jsonl").write_text('{"epoch": 1, "train": {"accuracy": 0.5}}')
+    speed = next(t for t in make_report(tmp_path).tables if t.id == "speed")
+    ce, bce = ([cell.text for cell in row] for row in speed.rows)
+    assert ce[1:4] == ["never", "–", "–"]
+    assert bce[2] == "never" or float(bce[2])
+    assert speed.notes == ("CE: uniform accuracy, NC1, NC2 and NC3 over the epochs not recorded, or not by all runs.",)
+    assert "over epochs 1 to 3 (" in speed.aid
+
+
+def test_different_epochs_of_measuring_are_noted(tmp_path):
+    write_run(tmp_path, {"loss.name": "ce", "measure_every": 5, "optim.epochs": 5})
+    write_run(tmp_path, {"loss.name": "bce", "measure_every": 1, "optim.epochs": 5})
+    speed = next(t for t in make_report(tmp_path).tables if t.id == "speed")
+    assert speed.notes[0].startswith("Measured at different epochs (CE every 5, BCE every 1)")
+
+
+def test_tables_announce_theory_only_where_they_hold_it(tmp_path):
+    for decay in (0.0, 1e-3, 1e-2, 1e-1, 1.0):
+        write_run(tmp_path, {"decays.bias": decay, "optim.epochs": 2}, snapshot=False)
+    aids = {t.id: t.aid for t in make_report(tmp_path).tables}
+    assert "theory" in aids["summary-scores"]
+    assert "theory" not in aids["summary"] + aids["summary-collapse"]
+
+
+def test_long_tables_say_how_many_rows_they_have(tmp_path):
+    for seed in range(25):
+        write_run(tmp_path, {"seed": seed, "optim.epochs": 1}, snapshot=False)
+    assert "25 rows; scroll inside the table" in render(make_report(tmp_path))
+    shutil.rmtree(next(tmp_path.iterdir()))
+    assert "scroll inside the table" not in render(make_report(tmp_path))
+
+
+def test_the_terminal_shows_no_interval_without_width(tmp_path, capsys):
+    from rich.console import Console
+
+    write_comparison(tmp_path, seeds=2, **{"optim.epochs": 3})
+    ce, bce = compare_runs(read_runs(tmp_path))
+    same = Difference(0.2786, 0.2786, 0.2786, math.nan, 2)
+    print_findings(Console(), [ce, replace(bce, differences=dict.fromkeys(bce.differences, same))], [])
+    text = capsys.readouterr().out
+    assert "+0.279 in both seeds" in text
+    assert "+0.2786 ± 0" not in text
+    assert "early: epochs 1 to 3." in " ".join(text.split())

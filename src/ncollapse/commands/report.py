@@ -34,15 +34,17 @@ def main(argv: list[str]) -> int:
     args = tyro.cli(Args, args=argv, prog="ncollapse report", config=(tyro.conf.FlagCreatePairsOff,))
     if args.serve:
         return serve(args)
-    from ncollapse.report.page import make_report, write_page
+    from ncollapse.report.page import check_place, make_report, write_page
 
+    page = args.out or args.folder / "report.html"
+    check_place(page)
     report = make_report(args.folder)
     if args.export is not None:
         from ncollapse.report.export import export_report
 
         written = export_report(report, args.export)
         print(f"{len(written)} files in {args.export}")
-    print(write_page(report, args.out or args.folder / "report.html"))
+    print(write_page(report, page))
     return 0
 
 

@@ -8,7 +8,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.statistics import Difference, Estimate, Speed, collapse_speed, estimate, paired_difference
+from ncollapse.experiments.statistics import (
+    EARLY_EPOCHS,
+    Difference,
+    Estimate,
+    Speed,
+    collapse_speed,
+    estimate,
+    is_recorded,
+    paired_difference,
+    shared_epochs,
+)
 from ncollapse.experiments.variants import Variant, group_runs, measured, predicted
 
 
@@ -63,6 +73,8 @@ class Finding:
     speeds: dict[str, Estimate]
     speed_differences: dict[str, Difference]
     reached: dict[str, int]
+    recorded: dict[str, int]
+    """How many runs have any number in their history from which a speed follows."""
     sentence: str
 
 
@@ -90,7 +102,10 @@ def find(variant: Variant, reference: Variant | None) -> Finding:
             sides = [(measured(a, q.key), measured(b, q.key)) for a, b in pairs]
             differences[q.key] = paired_difference([a for a, _ in sides], [b for _, b in sides])
     all_speeds = [collapse_speed(r.history) for r in runs]
-    raced = [(collapse_speed(a.history), collapse_speed(b.history)) for a, b in pairs]
+    raced = []
+    for a, b in pairs:
+        both = shared_epochs(a.history, b.history)
+        raced.append((collapse_speed(a.history, epochs=both), collapse_speed(b.history, epochs=both)))
     speed_differences = {
         name: paired_difference(
             [_number(getattr(a, name)) for a, _ in raced], [_number(getattr(b, name)) for _, b in raced]
@@ -110,6 +125,7 @@ def find(variant: Variant, reference: Variant | None) -> Finding:
         speeds,
         speed_differences,
         {name: count_reached(all_speeds, name) for name in SPEEDS},
+        {name: sum(is_recorded(r.history, _field(name)) for r in runs) for name in SPEEDS},
         "",
     )
     return replace(finding, sentence=say(finding))
@@ -132,11 +148,16 @@ def say(finding: Finding) -> str:
     seeds = "one seed" if n == 1 else f"{n} seeds"
     accuracy, uniform = finding.estimates["test.accuracy"], finding.estimates["test.uniform_accuracy"]
     start = f"{name} ({seeds}): test accuracy {_rate(accuracy)}, uniform accuracy {_rate(uniform)}"
-    reached, nc1 = finding.reached["nc1_epoch"], finding.speeds["nc1_epoch"]
+    reached, recorded = finding.reached["nc1_epoch"], finding.recorded["nc1_epoch"]
+    nc1 = finding.speeds["nc1_epoch"]
     if reached == n:
         start += (
             f", NC1 below 0.1 by epoch {nc1.mean:.1f} on average" if n > 1 else f", NC1 below 0.1 by epoch {nc1.mean:g}"
         )
+    elif not recorded:
+        start += ", NC1 over the epochs not recorded"
+    elif recorded < n:
+        start += f", NC1 below 0.1 in {reached} of {recorded} runs and not recorded in {n - recorded}"
     elif reached:
         start += f", NC1 below 0.1 in {reached} of {n} runs"
     else:
@@ -190,7 +211,10 @@ def to_dict(findings: Sequence[Finding]) -> list[dict[str, Any]]:
             "measured": {key: asdict(value) for key, value in f.estimates.items()},
             "difference": {key: asdict(value) for key, value in f.differences.items()},
             "predicted": {"phase": f.phase or None, **f.predictions},
-            "speed": {key: asdict(value) | {"reached": f.reached[key]} for key, value in f.speeds.items()},
+            "speed": {
+                key: asdict(value) | {"reached": f.reached[key], "recorded": f.recorded[key]}
+                for key, value in f.speeds.items()
+            },
             "speed_difference": {key: asdict(value) for key, value in f.speed_differences.items()},
             "sentence": f.sentence,
         }
@@ -224,8 +248,28 @@ def _early_clause(finding: Finding) -> str:
         "higher": [name for name, d in found.items() if d.clear and d.mean > 0],
         "not distinguishable": [name for name, d in found.items() if not d.clear],
     }
-    parts = [f"{' and '.join(names)} {word}" for word, names in groups.items() if names]
-    return f"on average over epochs 1 to 20, {', '.join(parts)}"
+    parts = [f"{join(names)} {word}" for word, names in groups.items() if names]
+    return f"on average over {name_early([finding])}, {', '.join(parts)}"
+
+
+def name_early(findings: Sequence[Finding]) -> str:
+    """The first epochs whose means are compared: 1 to 20, or as many as the longest history has."""
+    rows = [row.get("epoch") for f in findings for r in f.variant.counted for row in r.history]
+    last = min(EARLY_EPOCHS, max((epoch for epoch in rows if isinstance(epoch, int)), default=EARLY_EPOCHS))
+    return f"epochs 1 to {last}" if last > 1 else "epoch 1"
+
+
+def join(words: Sequence[str]) -> str:
+    """Words as a list in a sentence.
+
+    >>> join(["NC1", "NC2", "NC3"])
+    'NC1, NC2 and NC3'
+    """
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _field(speed: str) -> str:
+    return speed.removesuffix("_epoch").removeprefix("log_")
 
 
 def _signed(value: float) -> str:

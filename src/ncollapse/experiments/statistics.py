@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,14 +95,16 @@ def paired_difference(first: Sequence[float], second: Sequence[float], confidenc
     return Difference(found.mean, found.mean - reach, found.mean + reach, p_value, found.n, confidence)
 
 
-def collapse_speed(history: Sequence[dict[str, Any]], split: str = "train") -> Speed:
+def collapse_speed(
+    history: Sequence[dict[str, Any]], split: str = "train", epochs: Container[int] | None = None
+) -> Speed:
     """First epochs at 100 % accuracy, 100 % uniform accuracy and NC1 < 0.1, and mean log10 NC1-3 over epochs 1-20.
 
     The last three put a number on the claim that BCE collapses faster in the first 20 epochs, which bce-vs-ce Fig. 2
     shows as curves. Epochs that were not measured are left out; `early_epochs` says how many of the 20 counted.
+    `epochs` leaves out all others, such as those that another run has not measured.
     """
-    rows = [(row["epoch"], row.get(split)) for row in history if isinstance(row.get("epoch"), int)]
-    kept = [(epoch, values) for epoch, values in rows if isinstance(values, dict)]
+    kept = [(epoch, values) for epoch, values in _measured(history, split) if epochs is None or epoch in epochs]
 
     def first(field: str, holds: Any) -> int | None:
         return next((e for e, values in kept if is_number(values.get(field)) and holds(values[field])), None)
@@ -122,6 +124,21 @@ def collapse_speed(history: Sequence[dict[str, Any]], split: str = "train") -> S
         mean_log("nc3"),
         len(early),
     )
+
+
+def shared_epochs(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]], split: str = "train") -> set[int]:
+    """The epochs that two histories both measured."""
+    return {epoch for epoch, _ in _measured(first, split)} & {epoch for epoch, _ in _measured(second, split)}
+
+
+def is_recorded(history: Sequence[dict[str, Any]], field: str, split: str = "train") -> bool:
+    """Whether a history has any number of a field; without one, nothing can be said of when it was reached."""
+    return any(is_number(values.get(field)) for _, values in _measured(history, split))
+
+
+def _measured(history: Sequence[dict[str, Any]], split: str) -> list[tuple[int, dict[str, Any]]]:
+    rows = [(row.get("epoch"), row.get(split)) for row in history]
+    return [(epoch, values) for epoch, values in rows if isinstance(epoch, int) and isinstance(values, dict)]
 
 
 def is_number(value: Any) -> bool:

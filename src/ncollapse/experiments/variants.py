@@ -70,9 +70,12 @@ class Variant:
 
 
 def group_runs(records: Sequence[RunRecord]) -> list[Variant]:
-    """Group runs by everything but seed and name, losses in a fixed order; runs without a readable loss stay out."""
-    flat = {id(r): _flatten(r.config) for r in records if r.loss}
-    known = [r for r in records if r.loss]
+    """Group runs by everything but seed and name, losses in a fixed order; runs without a readable loss stay out.
+
+    Of the records of one configuration and seed one is kept: copies are no further seeds.
+    """
+    known = [copies[0] for copies in gather_copies(records)]
+    flat = {id(r): _settings(r.config) for r in known}
     groups: dict[str, list[RunRecord]] = {}
     for record in known:
         groups.setdefault(_key(flat[id(record)], ("seed", "name")), []).append(record)
@@ -94,6 +97,14 @@ def group_runs(records: Sequence[RunRecord]) -> list[Variant]:
     return sorted(
         variants, key=lambda v: (order.index(v.loss) if v.loss in order else len(order), _sortable(v.settings))
     )
+
+
+def gather_copies(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """The records run by run: those of one configuration and seed together, a finished one and the longest first."""
+    runs: dict[tuple[str, int | None], list[RunRecord]] = {}
+    for record in (r for r in records if r.loss):
+        runs.setdefault((_key(_settings(record.config), ("seed", "name")), record.seed), []).append(record)
+    return [sorted(same, key=lambda r: (r.status != "finished", -len(r.history))) for same in runs.values()]
 
 
 def measured(record: RunRecord, key: str) -> float:
@@ -129,6 +140,14 @@ def predicted(record: RunRecord) -> dict[str, Any]:
         return predict(problem).to_dict() if problem is not None else {}
     except Exception:  # a record may hold anything; then there is no prediction, but there is a page
         return {}
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """What tells a run from others. How often it was measured does so only where its best epoch is one of those."""
+    flat = _flatten(config)
+    if flat.get("select", "last") == "last":
+        flat.pop("measure_every", None)
+    return flat
 
 
 def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

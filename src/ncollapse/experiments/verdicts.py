@@ -84,7 +84,7 @@ def compare(experiment: Experiment, points: Sequence[Point], records: Iterable[R
 
 
 def match(points: Sequence[Point], records: Iterable[RunRecord]) -> list[tuple[Point, list[RunRecord]]]:
-    """The points, each once whatever its seeds, with their finished runs of the greatest length there is.
+    """The points, each once whatever its seeds, with their finished runs of the greatest length there is, one a seed.
 
     Where the grid itself varies the length, runs belong to the point of the nearest length.
     """
@@ -97,7 +97,8 @@ def match(points: Sequence[Point], records: Iterable[RunRecord]) -> list[tuple[P
         for length, point in by_length.items():
             mine = [r for r in pool.get(mark, ()) if _nearest(by_length, _length(r)) == length]
             longest = max(map(_length, mine), default=0)
-            matched.append((point, [record for record in mine if _length(record) == longest]))
+            chosen = {record.seed: record for record in reversed(mine) if _length(record) == longest}
+            matched.append((point, list(chosen.values())[::-1]))
     return matched
 
 

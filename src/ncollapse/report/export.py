@@ -24,6 +24,10 @@ SPECIAL = {
     "{": r"\{",
     "}": r"\}",
     "~": r"\textasciitilde{}",
+    "|": "$|$",
+    "<": "$<$",
+    ">": "$>$",
+    '"': "''",
 }
 SIGNS = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$", "·": r"$\cdot$", "–": "--"}
 GREEK = {
@@ -43,12 +47,15 @@ def export_report(report: Report, out: str | Path) -> list[Path]:
 
     Figures need the `export` extra and a Chromium or Chrome on this machine; ImportError names the extra.
     """
+    folder = Path(out)
+    blocked = next((p for p in (folder, *folder.parents) if p.exists() and not p.is_dir()), None)
+    if blocked:
+        raise NotADirectoryError(f"export: {str(blocked)!r} is a file; give a folder")
     try:
         import kaleido
     except ImportError:
         raise ImportError("exporting figures needs kaleido: pip install 'ncollapse[export]'") from None
 
-    folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     written = [path for table in report.tables for path in export_table(table, folder)]
     jobs: list[dict[str, Any]] = []

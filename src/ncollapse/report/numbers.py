@@ -19,8 +19,8 @@ SMALLEST = 1e-300
 def show(value: float, digits: int = 4, percent: bool = False, sign: bool = False) -> str:
     """A number for people.
 
-    >>> show(-0.00001234), show(0.98765, percent=True), show(float("nan"))
-    ('−1.23·10⁻⁵', '98.77 %', '–')
+    >>> show(-0.00001234), show(0.98765, percent=True), show(12345.6), show(float("nan"))
+    ('−1.23·10⁻⁵', '98.77 %', '12346', '–')
     """
     if not math.isfinite(value):
         return MISSING
@@ -29,6 +29,8 @@ def show(value: float, digits: int = 4, percent: bool = False, sign: bool = Fals
         text = f"{100 * value:{plus}.2f} %"
     elif value == 0 or 1e-3 <= abs(value) < 1e5:
         text = f"{value:{plus}.{digits}g}"
+        if "e" in text:
+            text = f"{value:{plus}.0f}"
     else:
         mantissa, exponent = f"{value:{plus}.{max(0, digits - 2)}e}".split("e")
         text = f"{mantissa}·10{_raise(int(exponent))}"
@@ -81,11 +83,16 @@ def show_difference(value: Difference, percent: bool = False) -> tuple[str, str]
         return show(mean, 3, sign=True), "one seed: no interval"
     reach, largest = (high - low) / 2, max(abs(low), abs(high))
     if low == high:
-        return show(mean, 3, sign=True), f"the same in all {value.n} seeds"
+        return show(mean, 3, sign=True), f"the same in {name_all(value.n)}"
     exponent = 0 if largest >= 1e-3 or largest < SMALLEST else math.floor(math.log10(largest))
     power = f"·10{_raise(exponent)}" if exponent else ""
     centre, left, right = (_fix(v / 10.0**exponent, reach / 5 / 10.0**exponent, True) for v in (mean, low, high))
     return centre + power, f"[{left}, {right}]{power}"
+
+
+def name_all(seeds: int) -> str:
+    """All of some seeds, in words."""
+    return "both seeds" if seeds == 2 else f"all {seeds} seeds"
 
 
 def _fix(value: float, error: float, sign: bool = False) -> str:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ncollapse import __version__
-from ncollapse.experiments.comparison import QUANTITIES, Finding, compare_runs, say_ranges
+from ncollapse.experiments.comparison import QUANTITIES, Finding, compare_runs, join, say_ranges
 from ncollapse.experiments.runs import RunRecord, dig, read_runs
 from ncollapse.experiments.statistics import is_number
-from ncollapse.experiments.variants import CASES, LOSSES, Variant, group_runs, measured
+from ncollapse.experiments.variants import CASES, LOSSES, Variant, gather_copies, group_runs, measured
 from ncollapse.report.figures import curves, distributions, features, frames, grids, theory
 from ncollapse.report.figures.distributions import Snapshots
 from ncollapse.report.numbers import embed, keep
@@ -79,12 +79,25 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
 
 def write_page(report: Report, path: Path) -> Path:
     """Write a report's page; the file is replaced in one step, so that a reader never sees half of it."""
+    check_place(path)
     text = render(report)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
     return path
+
+
+def check_place(path: Path) -> None:
+    """Whether a page can stand at a path: not where a folder is, nor below a file."""
+    if path.is_dir():
+        raise ValueError(f"out: {str(path)!r} is a folder; give a file, such as {str(path / 'report.html')!r}")
+    blocked = next((p for p in path.parents if p.exists() and not p.is_dir()), None)
+    if blocked:
+        raise NotADirectoryError(f"out: {str(blocked)!r} is a file, so there can be no {str(path)!r}")
 
 
 def make_report(folder: str | Path) -> Report:
@@ -95,8 +108,8 @@ def make_report(folder: str | Path) -> Report:
             f"no runs in {str(folder)!r}: a run is a folder with a config.json, as train and compare write it"
         )
     variants = group_runs(records)
-    grouped = {id(r) for v in variants for r in v.records}
-    others = [r for r in records if id(r) not in grouped]
+    copies = note_copies(records, Path(folder))
+    others = [r for r in records if not r.loss]
     records = [*(r for v in variants for r in v.records), *others]  # in the order of the tables
     findings = compare_runs(records)
     anchors = {v.label: f"#variant-{i}" for i, v in enumerate(variants)}
@@ -123,7 +136,7 @@ def make_report(folder: str | Path) -> Report:
     title, subtitle = name_folder(variants, Path(folder))
     kept = tuple(s for s in sections if s.tables or s.figures)
     unread = [r for v in variants for r in v.counted if (r.path / SNAPSHOT).is_file() and r.path not in snapshots]
-    notes = tuple(collect_notes(records, unread))
+    notes = (*copies, *collect_notes(records, unread))
     return Report(title, subtitle, tuple(findings), kept, tuple(records), anchors, notes)
 
 
@@ -195,8 +208,8 @@ def name_folder(variants: Sequence[Variant], folder: Path) -> tuple[str, str]:
         return values.pop() if len(values) == 1 else None
 
     losses = [LOSSES.get(loss, loss) for loss in dict.fromkeys(v.loss for v in variants)]
-    names = _join(losses)
-    data = _join(list(dict.fromkeys(str(r.get("data.name")) for r in records if r.get("data.name")))[:4])
+    names = join(losses)
+    data = join(list(dict.fromkeys(str(r.get("data.name")) for r in records if r.get("data.name")))[:4])
     optimiser = shared("optim.name")
     parts = [shared("model.name"), CASES.get(optimiser, optimiser)]
     parts += [f"{shared(key)} {word}" for key, word in (("optim.epochs", "epochs"),) if shared(key)]
@@ -206,8 +219,15 @@ def name_folder(variants: Sequence[Variant], folder: Path) -> tuple[str, str]:
     return f"{names} on {data}" if data else names, " · ".join(str(p) for p in parts if p)
 
 
-def _join(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+def note_copies(records: Sequence[RunRecord], folder: Path) -> list[str]:
+    """Which runs stand in several folders."""
+    notes = []
+    for same in gather_copies(records):
+        if len(same) > 1:
+            times = "twice" if len(same) == 2 else f"{len(same)} times"
+            paths = ", ".join(str(r.path.relative_to(folder)) for r in same)
+            notes.append(f"Run {same[0].run_id} is there {times} ({paths}); it is counted once.")
+    return notes
 
 
 def collect_notes(records: Sequence[RunRecord], unread: Sequence[RunRecord] = ()) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import json
 import math
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from ncollapse.report.style import FAINT, GRID, INK, PRINT
 
 Spec = dict[str, Any]
 GAP_X, GAP_Y, MARGIN = 62, 80, {"l": 54, "r": 24}
+ROW = 29
+"""The height of a row of the legend, as plotly draws it."""
 FONT = '-apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "Liberation Sans", sans-serif'
 
 
@@ -36,6 +39,11 @@ class Panel:
     x: Spec = field(default_factory=dict)
     y: Spec = field(default_factory=dict)
     annotations: list[Spec] = field(default_factory=list)
+
+
+def escape(text: str) -> str:
+    """Text that plotly draws: no tag can open in it, and quotes stay quotes, which plotly would not decode."""
+    return html.escape(text, quote=False)
 
 
 def build(
@@ -115,7 +123,7 @@ def arrange(spec: Spec, width: float) -> Spec:
     top = 30 + legend_height(spec, inner)
     panel_width = (inner - (columns - 1) * gap) / columns
     row_height = min(meta["row_height"], panel_width) if paired else meta["row_height"]
-    gap_y = 40 if paired else GAP_Y
+    gap_y = 40 if paired else meta.get("gap_y", GAP_Y)
     height = rows * row_height + (rows - 1) * gap_y
     for index in range(meta["panels"]):
         row, column = divmod(index, columns)
@@ -140,7 +148,7 @@ def legend_height(spec: Spec, inner: float) -> int:
     if not names:
         return 0
     widest = max(len(name) for name in names) * 6.6 + 48
-    return 22 * math.ceil(len(names) / max(1, inner // widest)) + 8
+    return ROW * math.ceil(len(names) / max(1, inner // widest)) + 1
 
 
 def for_print(spec: Spec) -> Spec:

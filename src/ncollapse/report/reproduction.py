@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from ncollapse.experiments.verdicts import Line
 from ncollapse.report.figures import curves
 from ncollapse.report.numbers import compact, compact_matrix
 from ncollapse.report.page import Report, Section, write_page
-from ncollapse.report.panels import Figure, Panel, Spec, build
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape
 from ncollapse.report.style import FAINT, SEQUENTIAL, look
 from ncollapse.report.tables import Cell, Table, tabulate_runs
 

@@ -32,6 +32,8 @@ def make_server(folder: str | Path, host: str = "127.0.0.1", port: int = 8377) -
 
     Call `serve_forever` on it. Port 0 takes any free port (`server_address` says which).
     """
+    if not 0 <= port <= 65535:
+        raise ValueError(f"port must lie between 0 and 65535, got {port}")
     root = Path(folder)
     if not root.is_dir():
         raise FileNotFoundError(f"no folder {str(root)!r} to serve a report of")

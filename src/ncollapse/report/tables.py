@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ncollapse.experiments.comparison import QUANTITIES, SPEEDS, Finding, Quantity
+from ncollapse.experiments.comparison import QUANTITIES, SPEEDS, Finding, Quantity, join, name_early
 from ncollapse.experiments.runs import RunRecord, dig
 from ncollapse.experiments.variants import Variant, measured
 from ncollapse.report.figures.distributions import Snapshots
@@ -49,11 +49,6 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
     kept = [q for q in QUANTITIES if any(f.estimates[q.key].n for f in findings)]
     if not findings or not kept:
         return []
-    aid = "Mean ± standard deviation over seeds"
-    if any(math.isfinite(p) for f in findings for p in f.predictions.values()):
-        aid += "; below it what theory predicts and how far the mean lies from that"
-    if any(published.get(f.variant.label) for f in findings):
-        aid += "; then the paper's number"
     notes = seed_notes(findings)
     heads = [
         Cell(
@@ -73,11 +68,12 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
             row = [Cell(q.title), *(summary_cell(f, q, published, anchors) for f in findings)]
             row += [difference_cell(f, q) for f in others]
             rows.append(tuple(row))
+        aid = explain(rows)
         if others:
             aid += "; last the paired difference with its 95 % interval (rates in percentage points)"
         title = "Measured" + (", predicted" if "theory" in aid else "") + (", published" if "paper" in aid else "")
         return [Table("summary", title, aid + ".", tuple(columns), tuple(rows), notes=notes)]
-    tables = []
+    tables: list[Table] = []
     parts = {
         "summary": ("Accuracy and features", [q for q in kept if q.key.startswith("test.") or q.percent]),
         "summary-collapse": (
@@ -102,9 +98,20 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
                 for head, f in zip(heads, findings)
             ]
             tables.append(
-                Table(id, title, aid + ".", tuple(columns), tuple(rows), notes=notes if id == "summary" else ())
+                Table(id, title, explain(rows) + ".", tuple(columns), tuple(rows), notes=notes if not tables else ())
             )
     return tables
+
+
+def explain(rows: Sequence[Sequence[Cell]]) -> str:
+    """How to read the cells of a summary, as far as they hold it."""
+    held = {name for row in rows for cell in row for name in cell.numbers}
+    aid = "Mean ± standard deviation over seeds"
+    if "predicted" in held:
+        aid += "; below it what theory predicts and how far the mean lies from that"
+    if "published" in held:
+        aid += f"; {'then' if 'predicted' in held else 'below it'} the paper's number"
+    return aid
 
 
 def summary_cell(finding: Finding, quantity: Quantity, published: Published, anchors: dict[str, str]) -> Cell:
@@ -151,12 +158,15 @@ def tabulate_speed(findings: Sequence[Finding], anchors: dict[str, str]) -> Tabl
         row = [Cell(f.variant.label, href=anchors[f.variant.label], loss=f.variant.loss)]
         for name in SPEEDS:
             found, reached = f.speeds[name], f.reached[name]
-            text = show_estimate(found) if reached else "never" if name.endswith("epoch") else MISSING
+            text = (
+                show_estimate(found) if reached else "never" if name.endswith("epoch") and f.recorded[name] else MISSING
+            )
             lines: tuple[str, ...] = (f"in {reached} of {n} runs",) if 0 < reached < n else ()
             numbers: dict[str, Any] = {"mean": found.mean, "std": found.std, "reached": reached}
             difference = f.speed_differences.get(name)
             if difference is not None and difference.n:
-                lines += (" ".join(show_difference(difference)),)
+                size, interval = show_difference(difference)
+                lines += (f"{size} {interval}" if interval.startswith("[") else f"{size}, {interval}",)
                 numbers |= {"difference": difference.mean, "low": difference.low, "high": difference.high}
             row.append(Cell(text, lines, numbers=numbers))
         rows.append(tuple(row))
@@ -164,12 +174,32 @@ def tabulate_speed(findings: Sequence[Finding], anchors: dict[str, str]) -> Tabl
         "speed",
         "How fast each loss collapses",
         "First epoch at which every training sample is right, at which one threshold separates all scores, at which "
-        "NC1 falls below 0.1; then the mean log10 of the metrics over epochs 1 to 20 (lower is faster). Below, the "
-        "paired difference to the reference with its 95 % interval.",
+        f"NC1 falls below 0.1; then the mean log10 of the metrics over {name_early(findings)} (lower is faster). "
+        "Below, the paired difference to the reference with its 95 % interval.",
         columns,
         tuple(rows),
         "bce-vs-ce Sec. 4.1",
+        speed_notes(findings),
     )
+
+
+def speed_notes(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """What the speeds leave open: numbers that no history has, and epochs that were not measured."""
+    titles = {"accuracy_epoch": "accuracy", "uniform_accuracy_epoch": "uniform accuracy"}
+    titles |= {f"log_{nc}": nc.upper() for nc in ("nc1", "nc2", "nc3")}
+    notes = [
+        f"{f.variant.label}: {join(lacking)} over the epochs not recorded, or not by all runs."
+        for f in findings
+        if (lacking := [titles[name] for name in titles if f.recorded[name] < len(f.variant.counted)])
+    ]
+    rates = {f.variant.label: sorted({str(r.get("measure_every", 1)) for r in f.variant.counted}) for f in findings}
+    if len({rate for own in rates.values() for rate in own}) > 1:
+        said = ", ".join(f"{label} every {' or '.join(own)}" for label, own in rates.items())
+        notes.append(
+            f"Measured at different epochs ({said}), so first epochs are known to within as many; differences take the "
+            "epochs that both runs measured."
+        )
+    return tuple(notes)
 
 
 def tabulate_classes(variants: Sequence[Variant], snapshots: Snapshots) -> Table | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ncollapse.experiments.comparison import QUANTITIES, SPEEDS, Finding, Quantity
+from ncollapse.experiments.comparison import QUANTITIES, SPEEDS, Finding, Quantity, name_early
 from ncollapse.experiments.runs import RunRecord, dig
 from ncollapse.experiments.statistics import Difference
-from ncollapse.report.numbers import MISSING, show, show_estimate, show_with_error
+from ncollapse.report.numbers import MISSING, name_all, show, show_estimate, show_with_error
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WIDTH = 100
 FOOTNOTE = (
     "±: standard deviation over seeds. Differences are paired by seed, ± half the 95 % interval, bold where it leaves "
-    "zero out; rates in points. early: epochs 1 to 20."
+    "zero out; rates in points. early: {early}."
 )
 
 
@@ -30,7 +30,7 @@ def print_findings(output: Console, findings: Sequence[Finding], unfinished: Seq
     elif findings:
         _print_long(output, findings, kept)
     if any(f.reference for f in findings):
-        output.print(FOOTNOTE, style="dim", highlight=False)
+        output.print(FOOTNOTE.format(early=name_early(findings)), style="dim", highlight=False)
     for record in unfinished:
         reason = dig(record.summary or {}, "reason") or "; ".join(record.notes)
         output.print(f"{record.label}: {record.status}{f' ({reason})' if reason else ''}", style="red", markup=False)
@@ -120,7 +120,7 @@ def _print_long(output: Console, findings: Sequence[Finding], kept: Sequence[Qua
 def _speed(finding: Finding, name: str) -> str:
     reached, n = finding.reached[name], len(finding.variant.counted)
     if not reached:
-        return "never" if name.endswith("epoch") else "–"
+        return "never" if name.endswith("epoch") and finding.recorded[name] else MISSING
     found = finding.speeds[name]
     text = show_estimate(found)
     if name.startswith("log") and found.n > 1:
@@ -134,5 +134,7 @@ def _difference(d: Difference, percent: bool = False) -> str:
         return MISSING
     if d.n == 1:
         return f"{show(scale * d.mean, 3, sign=True)}, one seed"
+    if d.low == d.high:
+        return f"{show(scale * d.mean, 3, sign=True)} in {name_all(d.n)}"
     text = show_with_error(scale * d.mean, scale * (d.high - d.low) / 2, sign=True)
     return f"[bold]{text}[/bold]" if d.clear else text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from ncollapse.experiments.comparison import QUANTITIES, Finding
 from ncollapse.experiments.runs import RunRecord
 from ncollapse.experiments.variants import LOSSES, Variant
 from ncollapse.report.numbers import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build, merge_alike
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike
 from ncollapse.report.style import DASHES, INK, fade, look
 
 MANY = 8
@@ -62,7 +61,7 @@ def draw_gap(variants: Sequence[Variant]) -> Figure | None:
         panels,
         "gap",
         "Certified gap to the optimum",
-        "An upper bound on how far the last layer's objective lies above its global minimum; 0 at full collapse.",
+        "An upper bound on how far the last layer's objective lies above its global minimum; 0 at the optimum.",
         "dual bound of the unconstrained feature model",
     )
 
@@ -146,7 +145,7 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
                 "line": {"color": style.colour, "width": 1 if many else 2, "dash": dash},
                 "opacity": 0.55 if many else 1,
                 "marker": {"symbol": style.marker, "size": 7, "maxdisplayed": 7},
-                "hovertemplate": f"epoch %{{x}}: %{{y:.4g}}<extra>{named}</extra>",
+                "hovertemplate": f"epoch %{{x}}: %{{y:{'.4g' if log else '.2%'}}}<extra>{named}</extra>",
             }
         )
     if not traces:

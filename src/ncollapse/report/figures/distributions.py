@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,12 @@ from ncollapse.experiments.runs import RunRecord, dig
 from ncollapse.experiments.variants import LOSSES, Variant
 from ncollapse.report.figures.curves import MANY, name_once
 from ncollapse.report.numbers import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build, merge_alike
+from ncollapse.report.panels import GAP_Y, Figure, Panel, Spec, arrange, build, escape, merge_alike
 from ncollapse.report.style import DASHES, INK, PAPER, fade, look
 
 Snapshots = dict[Path, dict[str, np.ndarray]]
+SLANTED = 18
+"""Up to so many letters labels below the violins are slanted; longer ones would leave the page on the left."""
 SCORES = {"positive_score": "positive scores", "negative_score": "negative scores", "bias": "biases"}
 
 
@@ -33,8 +34,9 @@ def draw_scores(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | N
     longest = max(len(text) for _, text in ticks)
     spec = build(kept, columns=1 if wide else 3, row_height=240, min_width=205, showlegend=True)
     if longest > 8:
-        spec["layout"]["meta"]["bottom"] = min(190, 40 + 5 * longest)
-        spec["layout"]["margin"]["b"] = spec["layout"]["meta"]["bottom"]
+        room = min(700, 30 + round(longest * (5.8 if longest <= SLANTED else 6.8)))
+        spec["layout"]["meta"] |= {"bottom": room} if wide else {"bottom": room, "gap_y": max(GAP_Y, room + 30)}
+        arrange(spec, spec["layout"]["width"])
     if wide:
         for index in range(1, len(kept)):
             spec["layout"]["xaxis" if index == 1 else f"xaxis{index}"]["showticklabels"] = False
@@ -218,7 +220,7 @@ def _score_panel(
         "range": [-0.9, max(places.values()) + 0.9],
     }
     if max(len(t) for _, t in ticks) > 8:
-        axis["tickangle"] = -60
+        axis["tickangle"] = -60 if max(len(t) for _, t in ticks) <= SLANTED else -90
     return Panel(title, traces, axis, {"zeroline": True})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from ncollapse.experiments.runs import RunRecord
 from ncollapse.experiments.variants import Variant
 from ncollapse.report.figures.distributions import Snapshots
 from ncollapse.report.numbers import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape
 from ncollapse.report.style import INK, VEIL, class_colour
 
 SAMPLES = 600

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from html import escape
 
 import numpy as np
 
 from ncollapse.experiments.statistics import estimate
 from ncollapse.experiments.variants import LOSSES, Variant, measured
 from ncollapse.report.numbers import compact_matrix
-from ncollapse.report.panels import Figure, Panel, build
+from ncollapse.report.panels import Figure, Panel, build, escape
 from ncollapse.report.style import SEQUENTIAL
 
 MEASURES = {

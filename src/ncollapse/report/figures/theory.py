@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from ncollapse.experiments.runs import RunRecord, dig
 from ncollapse.experiments.variants import LOSSES, Variant, measured, predicted
 from ncollapse.report.numbers import compact, compact_matrix
-from ncollapse.report.panels import Figure, Panel, Spec, build
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape
 from ncollapse.report.style import FAINT, INK, PAPER, fade, look
 
 PHASES = {

@@ -1,7 +1,7 @@
 "use strict";
 (function () {
   const root = document.documentElement;
-  const GAP_X = 62, GAP_Y = 80, LEFT = 54, RIGHT = 24;
+  const GAP_X = 62, GAP_Y = 80, LEFT = 54, RIGHT = 24, ROW = 29;
   const config = {
     displaylogo: false, responsive: false, showLink: false, plotlyServerURL: "", showSendToCloud: false, showEditInChartStudio: false,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "sendDataToCloud", "editInChartStudio", "autoScale2d", "zoomIn2d", "zoomOut2d"],
@@ -34,7 +34,7 @@
     const names = spec.data.filter((t) => t.showlegend !== false).map((t) => String(t.name || ""));
     if (!names.length) return 0;
     const widest = Math.max(...names.map((n) => n.length)) * 6.6 + 48;
-    return 22 * Math.ceil(names.length / Math.max(1, Math.floor(inner / widest))) + 8;
+    return ROW * Math.ceil(names.length / Math.max(1, Math.floor(inner / widest))) + 1;
   }
 
   // The same arrangement as report/panels.py: as many panels side by side as fit.
@@ -53,7 +53,7 @@
     const top = 30 + legendHeight(spec, inner);
     const panel = (inner - (columns - 1) * gap) / columns;
     const rowHeight = meta.paired ? Math.min(meta.row_height, panel) : meta.row_height;
-    const gapY = meta.paired ? 40 : GAP_Y;
+    const gapY = meta.paired ? 40 : meta.gap_y ?? GAP_Y;
     const height = rows * rowHeight + (rows - 1) * gapY;
     for (let index = 0; index < meta.panels; index++) {
       const n = index ? index + 1 : "";
