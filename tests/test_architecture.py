@@ -14,7 +14,7 @@ ROOT = Path(ncollapse.__file__).parent
 LEVELS = {
     0: ("frames", "heads", "losses", "metrics", "theory", "console"),
     1: ("data", "models", "features", "train", "monitoring", "checkpoints", "metrics.streaming"),
-    2: ("experiments", "report", "integrations", "commands", "cli"),
+    2: ("experiments", "report", "integrations", "commands", "cli", "__main__"),
 }
 LEVEL_OF = {part: level for level, parts in LEVELS.items() for part in parts}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

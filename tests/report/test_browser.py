@@ -137,7 +137,7 @@ def test_print_layout(hostile_page):
     page.wait_for_function("document.querySelector('#figure-collapse .main-svg').getBoundingClientRect().width > 700")
 
 
-def test_dark_scheme_is_honoured_without_a_click(chromium, hostile_folder):
+def test_dark_scheme_is_honoured_without_a_click(chromium, hostile_page, hostile_folder):
     context = chromium.new_context(color_scheme="dark", reduced_motion="reduce")
     page = context.new_page()
     page.goto((hostile_folder / "report.html").as_uri())
