@@ -14,6 +14,7 @@ import tyro
 
 from ncollapse import console
 from ncollapse.train import Recipe, recipes, run
+from ncollapse.train.distributed import leave
 
 if TYPE_CHECKING:
     from ncollapse.integrations.trackers import Tracker
@@ -76,6 +77,8 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("ncollapse train: interrupted; the same command with --resume continues it", file=sys.stderr)
         return 130
+    finally:
+        leave()
     if int(os.environ.get("RANK", "0")):
         return 0  # of the processes of torchrun one speaks
     if args.json:

@@ -102,3 +102,9 @@ def join(device: str | torch.device | None = None) -> World:
     if dist.is_available() and dist.is_initialized():
         return World(dist.get_rank(), dist.get_world_size(), place)
     return World(0, 1, place)
+
+
+def leave() -> None:
+    """End what `join` began, before the process does: threads of the group that outlive it would abort it."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
