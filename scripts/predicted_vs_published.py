@@ -19,12 +19,11 @@ from statistics import mean
 from typing import Any
 
 import ncollapse as nc
+from ncollapse.data import INFO
 from ncollapse.train.theory import mean_batch
 
 TABLES = ("table-6", "table-7", "table-8", "table-9", "table-10", "table-11")
 FIELDS = ("weight_energy", "positive_score", "negative_score", "bias")
-CLASSES = {"mnist": 10, "cifar10": 10, "cifar100": 100}
-SAMPLES = {"mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000}
 DECAY = 5e-4  # of weights and features in all six tables, of the bias where the table does not vary it
 BATCH = 128
 
@@ -56,8 +55,9 @@ def compare() -> list[dict[str, Any]]:
             batch = where.get("batch_size", BATCH)
             if name == "bias" and where["loss"] == "ce" and bias_decay == 0.0:
                 continue  # any common bias is optimal
-            data, mean_size = where["data"], mean_batch(SAMPLES[where["data"]], batch)
-            predicted = getattr(predict(where["loss"], CLASSES[data], mean_size, bias_decay), name)
+            data = INFO[where["data"]]
+            mean_size = mean_batch(data.train, batch)
+            predicted = getattr(predict(where["loss"], data.num_classes, mean_size, bias_decay), name)
             published = float(cell["mean"])
             digits = len(cell["mean"].partition(".")[2])
             error = abs(published - predicted)

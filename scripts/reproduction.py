@@ -10,11 +10,13 @@ from typing import Any
 
 from ncollapse.experiments import claims, landscapes, page, publications
 from ncollapse.experiments.catalogue import CATALOGUE
-from ncollapse.experiments.coverage import count, cover
+from ncollapse.experiments.coverage import cover
 from ncollapse.experiments.experiment import Experiment, Point
 from ncollapse.experiments.rebalance import second_stage_lines
 from ncollapse.experiments.runs import RunRecord, read_runs
+from ncollapse.experiments.variants import CASES, LOSSES
 from ncollapse.experiments.verdicts import Line, compare, match
+from ncollapse.experiments.words import count
 from ncollapse.report.export import fix_ids
 
 INTRO = """# Reproduction
@@ -206,8 +208,8 @@ def draw_losses(lines: Sequence[Line], file: Path) -> Path | None:
 
 def spell(word: str) -> str:
     """A key's value or a field's name as people write it."""
-    names = {"ce": "CE", "bce": "BCE", "mse": "MSE", "sgd": "SGD", "adamw": "AdamW", "lbfgs": "L-BFGS"}
-    return names.get(word) or (word.upper() if word[:2] == "nc" and word[2:].isdigit() else word.replace("_", " "))
+    known = (LOSSES | CASES).get(word)
+    return known or (word.upper() if word[:2] == "nc" and word[2:].isdigit() else word.replace("_", " "))
 
 
 def look(keys: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from ncollapse.features import Extracted, extract, plain_order, split_batch
 from ncollapse.metrics import Measurement, measure
 from ncollapse.metrics.curves import draw_curves
 from ncollapse.metrics.flat import flatten
-from ncollapse.theory import Certificate, Prediction, Problem, certify, predict
+from ncollapse.theory import Certificate, Prediction, Problem
+from ncollapse.theory.posed import certify_posed, predict_posed
 
 PREDICTED = ("positive_score", "negative_score", "bias", "weight_energy", "feature_energy", "objective")
 
@@ -70,7 +71,7 @@ class Monitor:
             raise TypeError(f"problem: expected an ncollapse.Problem, got {type(self.problem).__name__}")
         rank, size = _find_place()
         self.batches = plain_order(self.loader, self.samples, self.seed, rank, size)
-        self.prediction = None if self.problem is None else _predict(self.problem)
+        self.prediction = predict_posed(self.problem)
 
     def __enter__(self) -> Monitor:
         """Measure the untrained model, so that what does not fit is known before an epoch is spent."""
@@ -95,7 +96,7 @@ class Monitor:
         began = time.perf_counter()
         found = self.extract()
         measured = measure(found.features, found.labels, head=found.head, problem=self.problem)
-        certificate = None if self.problem is None else _certify(found, self.problem)
+        certificate = certify_posed(found.features, found.labels, found.head, self.problem)
         seconds = time.perf_counter() - began
         self.history.append(Observation(self.epoch, measured, certificate, self.prediction, seconds))
         if self.log is not None:
@@ -162,32 +163,6 @@ def monitor(
     ([0, 1, 2, 3], 10)
     """
     return Monitor(model, loader, every, problem, samples, seed, layer, head, split, log)
-
-
-def _predict(problem: Problem) -> Prediction | None:
-    try:
-        return predict(problem)
-    except ValueError:  # no closed form: the certificate still bounds the distance to the optimum
-        return None
-
-
-def _certify(found: Extracted, problem: Problem) -> Certificate | None:
-    """The certified gap for as many samples as the problem counts; with batches alone, in the measured shares."""
-    shared = problem.batch_size is not None and problem.class_counts is None
-    if not problem.loss.convex or not (shared or len(set(found.labels.tolist())) == problem.num_classes):
-        return None
-    return certify(
-        found.features,
-        found.labels,
-        loss=problem.loss,
-        head=found.head,
-        weight_decay=problem.weight_decay,
-        feature_decay=problem.feature_decay,
-        bias_decay=problem.bias_decay,
-        batch_size=problem.batch_size if shared else None,
-        class_counts=None if shared else problem.counts,
-        features_model=problem.features,
-    )
 
 
 def _find_place() -> tuple[int, int]:

@@ -319,8 +319,8 @@ def show_plan(chosen: list[Choice], index: tuple[int, int] | None, args: Args) -
     """The runs the experiments expand to, each once, and how each stands."""
     from ncollapse.console import print_json
     from ncollapse.experiments.catalogue import estimate_minutes
-    from ncollapse.experiments.coverage import count
     from ncollapse.experiments.sweep import take_share, tell_standing
+    from ncollapse.experiments.words import count
 
     plan = {
         point.recipe.run_id: (choice.experiment.id, point)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncollapse.experiments import publications
-from ncollapse.experiments.coverage import count
 from ncollapse.experiments.experiment import Experiment, Point
 from ncollapse.experiments.runs import RunRecord
 from ncollapse.experiments.verdicts import match
+from ncollapse.experiments.words import count
 
 
 @dataclass(frozen=True)

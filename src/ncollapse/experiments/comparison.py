@@ -20,6 +20,7 @@ from ncollapse.experiments.statistics import (
     shared_epochs,
 )
 from ncollapse.experiments.variants import Variant, group_runs, measured, predicted
+from ncollapse.experiments.words import join
 
 
 class Quantity(NamedTuple):
@@ -257,15 +258,6 @@ def name_early(findings: Sequence[Finding]) -> str:
     rows = [row.get("epoch") for f in findings for r in f.variant.counted for row in r.history]
     last = min(EARLY_EPOCHS, max((epoch for epoch in rows if isinstance(epoch, int)), default=EARLY_EPOCHS))
     return f"epochs 1 to {last}" if last > 1 else "epoch 1"
-
-
-def join(words: Sequence[str]) -> str:
-    """Words as a list in a sentence.
-
-    >>> join(["NC1", "NC2", "NC3"])
-    'NC1, NC2 and NC3'
-    """
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _field(speed: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ncollapse.experiments.experiment import Point
 from ncollapse.experiments.runs import RunRecord
 from ncollapse.experiments.verdicts import match
+from ncollapse.experiments.words import count, join
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Coverage:
         by_asked: dict[int, list[int]] = {}
         for ours, asked in sorted(self.lengths):
             by_asked.setdefault(asked, []).append(ours)
-        said = " and ".join(f"{enumerate_words(ours)} of {asked}" for asked, ours in sorted(by_asked.items()))
+        said = " and ".join(f"{join(ours)} of {asked}" for asked, ours in sorted(by_asked.items()))
         return f"{said} epochs" if said else ""
 
     @property
@@ -86,22 +87,3 @@ def cover(grid: Sequence[Point], records: Iterable[RunRecord]) -> Coverage:
             short += 1
             lengths[ours, asked] = None
     return Coverage(total, run, seeds, short, tuple(lengths))
-
-
-def enumerate_words(words: Sequence[object]) -> str:
-    """Words as a sentence lists them.
-
-    >>> enumerate_words([20, 50, 60]), enumerate_words([20])
-    ('20, 50 and 60', '20')
-    """
-    *most, last = map(str, words)
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def count(number: int, thing: str) -> str:
-    """A number of things, in good grammar.
-
-    >>> count(1, "run"), count(2, "run")
-    ('1 run', '2 runs')
-    """
-    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from ncollapse.experiments import publications
 from ncollapse.experiments.claims import Claim
-from ncollapse.experiments.coverage import Coverage, count
+from ncollapse.experiments.coverage import Coverage
 from ncollapse.experiments.experiment import Experiment
 from ncollapse.experiments.verdicts import Line, sum_up
+from ncollapse.experiments.words import count
 
 HEAD = ("where", "number", "published", "ours", "seeds", "epochs", "predicted", "off by", "verdict")
 RANKS = ("reproduced", "reproduced in direction", "not reproduced")

@@ -190,17 +190,13 @@ def predict_field(point: Point, field: str) -> float | None:
     name = PREDICTED.get(field)
     if name is None:
         return None
-    from ncollapse.theory import predict
+    from ncollapse.theory.posed import predict_posed
     from ncollapse.train.theory import count_samples
 
     classes = CLASSES.get(point.recipe.data.name, 10)
     problem = point.recipe.problem(num_classes=classes, samples=count_samples(point.recipe.data))
-    if problem is None:
-        return None
-    try:
-        value = getattr(predict(problem), name)
-    except ValueError:  # no closed form, as with fewer dimensions than classes
-        return None
+    optimum = predict_posed(problem)
+    value = math.nan if optimum is None else getattr(optimum, name)
     return float(value) if math.isfinite(value) else None
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from ncollapse import __version__
-from ncollapse.experiments.comparison import QUANTITIES, Finding, compare_runs, join, say_ranges
+from ncollapse.experiments.comparison import QUANTITIES, Finding, compare_runs, say_ranges
 from ncollapse.experiments.runs import RunRecord, dig, read_runs
 from ncollapse.experiments.statistics import is_number
 from ncollapse.experiments.variants import CASES, LOSSES, Variant, gather_copies, group_runs, measured
+from ncollapse.experiments.words import join
 from ncollapse.report.figures import curves, distributions, features, frames, grids, theory
 from ncollapse.report.figures.distributions import Snapshots
 from ncollapse.report.numbers import embed, keep
@@ -123,15 +124,15 @@ def make_report(folder: str | Path) -> Report:
     heat = [frames.draw_frames(v, i, snapshots, theory.ideal_frame(v)) for i, v in enumerate(chosen)]
     clouds = [features.draw_embedding(chosen, snapshots), *features.draw_space(chosen, snapshots)]
     sections = [
-        _section("numbers", "Numbers", numbers, [curves.draw_differences(findings)]),
-        _section("collapse-curves", "Collapse", [], evolution),
-        _section("distributions", "Scores and margins", [], spreads),
-        _section("frames", "Frames", [], heat, first),
-        _section("features", "Features", [], clouds, first),
-        _section("grids", "Width and length", [], grids.draw_grids(variants)),
-        _section("theory", "Theory", [], [theory.draw_phases(variants), theory.draw_landscapes(variants)]),
-        _section("per-class", "Classes", [tabulate_classes(chosen, snapshots)], [], first),
-        _section("provenance", "Runs", [tabulate_runs(variants, others, anchors)], []),
+        lay_section("numbers", "Numbers", numbers, [curves.draw_differences(findings)]),
+        lay_section("collapse-curves", "Collapse", [], evolution),
+        lay_section("distributions", "Scores and margins", [], spreads),
+        lay_section("frames", "Frames", [], heat, first),
+        lay_section("features", "Features", [], clouds, first),
+        lay_section("grids", "Width and length", [], grids.draw_grids(variants)),
+        lay_section("theory", "Theory", [], [theory.draw_phases(variants), theory.draw_landscapes(variants)]),
+        lay_section("per-class", "Classes", [tabulate_classes(chosen, snapshots)], [], first),
+        lay_section("provenance", "Runs", [tabulate_runs(variants, others, anchors)], []),
     ]
     title, subtitle = name_folder(variants, Path(folder))
     kept = tuple(s for s in sections if s.tables or s.figures)
@@ -271,7 +272,8 @@ def _count(epochs: Sequence[int], one: str, more: str) -> str:
     return f"one epoch {one}" if len(epochs) == 1 else f"{len(epochs)} epochs {more}"
 
 
-def _section(
+def lay_section(
     id: str, title: str, tables: Sequence[Table | None], figures: Sequence[Figure | None], lead: str = ""
 ) -> Section:
+    """A section without the tables and figures that came to nothing."""
     return Section(id, title, lead, tuple(t for t in tables if t), tuple(f for f in figures if f))

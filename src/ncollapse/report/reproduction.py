@@ -10,15 +10,16 @@ import numpy as np
 
 from ncollapse.experiments import landscapes
 from ncollapse.experiments.claims import Claim
-from ncollapse.experiments.coverage import Coverage, count
+from ncollapse.experiments.coverage import Coverage
 from ncollapse.experiments.experiment import Experiment
 from ncollapse.experiments.page import HEAD, NAMES, conclude, describe, mark, rows
 from ncollapse.experiments.runs import RunRecord
 from ncollapse.experiments.variants import CASES, LOSSES, group_runs
 from ncollapse.experiments.verdicts import Line
+from ncollapse.experiments.words import count
 from ncollapse.report.figures import curves
 from ncollapse.report.numbers import compact, compact_matrix
-from ncollapse.report.page import Report, Section, write_page
+from ncollapse.report.page import Report, lay_section, write_page
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape
 from ncollapse.report.style import FAINT, SEQUENTIAL, look
 from ncollapse.report.tables import Cell, Table, tabulate_runs
@@ -40,11 +41,10 @@ def write_experiment(
     anchors = {v.label: f"#variant-{i}" for i, v in enumerate(variants)}
     anchors |= {str(r.path): f"#run-{i}" for i, r in enumerate(records)}
     evolution = [curves.draw_collapse(variants), curves.draw_accuracy(variants), curves.draw_gap(variants)]
-    numbers = tabulate_lines(experiment, lines)
     sections = [
-        Section("numbers", "Numbers", "", (numbers,) if numbers else (), _kept([draw_lines(lines)])),
-        Section("collapse-curves", "Over the epochs", "", (), _kept(evolution)),
-        Section("provenance", "Runs", "", (tabulate_runs(variants, [], anchors),) if variants else ()),
+        lay_section("numbers", "Numbers", [tabulate_lines(experiment, lines)], [draw_lines(lines)]),
+        lay_section("collapse-curves", "Over the epochs", [], evolution),
+        lay_section("provenance", "Runs", [tabulate_runs(variants, [], anchors)] if variants else [], []),
     ]
     report = Report(
         f"{experiment.id}: {experiment.title}",
@@ -87,7 +87,7 @@ def write_landscape(path: Path, experiment: Experiment) -> Path:
         "darker is lower."
     )
     figure = Figure("landscape", "Over norm and angle", aid, build(panels, columns=2, row_height=320, min_width=300))
-    section = Section("landscape", "Landscape", "", (), (figure,))
+    section = lay_section("landscape", "Landscape", [], [figure])
     title = f"{experiment.id}: {experiment.title}"
     return write_page(Report(title, caption, (), (section,), (), {}, sentences=(*said, *notes)), path)
 
@@ -196,7 +196,3 @@ def _setting(line: Line, shown: Sequence[Line]) -> str:
     keys = [k for k in line.keys if k not in ("loss", "seed") and len({str(o.keys.get(k)) for o in shown}) > 1]
     words = [line.keys[k] for k in keys]
     return "<br>".join(escape(CASES.get(str(word), str(word))) for word in words) or escape(line.row)
-
-
-def _kept(figures: Sequence[Figure | None]) -> tuple[Figure, ...]:
-    return tuple(figure for figure in figures if figure is not None)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ncollapse.heads import Head
 from ncollapse.metrics import Measurement, collect, measure
 from ncollapse.models import Network
-from ncollapse.theory import Certificate, Problem, certify, predict
+from ncollapse.theory import Problem
 from ncollapse.train.distributed import World
 from ncollapse.train.objective import autocast
 from ncollapse.train.step import Captured
@@ -69,33 +69,6 @@ def split_evenly(samples: int) -> int:
 def measure_split(features: Tensor, labels: Tensor, head: Any, problem: Problem | None) -> Measurement:
     """`measure` with the model's own head."""
     return measure(features, labels, head=Head.of(head), problem=problem)
-
-
-def certify_split(features: Tensor, labels: Tensor, head: Any, problem: Problem | None) -> Certificate | None:
-    """The certified gap on the training set; None where no problem is posed or its loss is not convex."""
-    if problem is None or not problem.loss.convex:
-        return None
-    return certify(
-        features,
-        labels,
-        loss=problem.loss,
-        head=Head.of(head),
-        weight_decay=problem.weight_decay,
-        feature_decay=problem.feature_decay,
-        bias_decay=problem.bias_decay,
-        batch_size=problem.batch_size,
-        features_model=problem.features,
-    )
-
-
-def predict_problem(problem: Problem | None) -> dict[str, Any] | None:
-    """The theory's prediction, where there is a problem and its optimum is known in closed form."""
-    if problem is None:
-        return None
-    try:
-        return predict(problem).to_dict()
-    except ValueError:  # no closed form: the certificate still bounds the distance to the optimum
-        return None
 
 
 def shorten(measurement: dict[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ncollapse.theory.posed import certify_posed, predict_posed
 from ncollapse.train import checkpoint, optimiser
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.distributed import join
-from ncollapse.train.evaluate import certify_split, describe_split, measure_split, predict_problem, shorten
+from ncollapse.train.evaluate import describe_split, measure_split, shorten
 from ncollapse.train.lock import hold
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.record import RunFolder
@@ -190,7 +191,7 @@ def measure_splits(run: Training) -> dict[str, Any]:
 
 
 def _certificate(run: Training, features: Tensor, labels: Tensor) -> dict[str, float] | None:
-    found = certify_split(features, labels, run.model.head, run.problem)
+    found = certify_posed(features, labels, run.model.head, run.problem)
     fields = ("gap", "relative_gap", "lower_bound", "objective")
     return None if found is None else {name: getattr(found, name) for name in fields}
 
@@ -234,7 +235,8 @@ def _finish(run: Training) -> dict[str, Any]:
         run.world.broadcast(dict(run.model.state_dict()))
     summary: dict[str, Any] = {"status": "finished", "run_id": recipe.run_id, "epoch": run.epoch}
     summary |= {"epochs": recipe.optim.epochs, "selected_epoch": selected, "certificate": None, "reason": None}
-    summary |= {"prediction": predict_problem(run.problem), "traceback": None}
+    optimum = predict_posed(run.problem)
+    summary |= {"prediction": None if optimum is None else optimum.to_dict(), "traceback": None}
     arrays: dict[str, Tensor] = {}
     for name, batches in run.feed.measured.items():
         features, labels = run.extract(batches)
