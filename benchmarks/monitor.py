@@ -3,20 +3,24 @@
     python benchmarks/monitor.py --device cuda --json monitor.json
 
 The step runs eagerly and, on a GPU, in a CUDA graph. Chunks of steps with and without the update alternate, and which
-of a pair goes first alternates too; the overhead is the median over pairs, its spread the middle half of them. A chunk
-is just long enough to hold the work on full buffers: eager steps are bound by a host whose speed wanders. Updates alone
-then run where torch raises if anything waits for the GPU, and under the profiler, which counts launches, copies to the
-host and waits. Every part prints when it is done and the file is written anew: a run cut short leaves what it has. On a
-CPU the step is float32, the batch 32, and the update checks its input at once, which counts as waits.
+of a pair goes first alternates too. A chunk of eager steps is one step: they are bound by the host, whose speed wanders
+over seconds. A chunk of replays is as long as a buffer takes to fill, so that the GPU is never waited for in between.
+The overhead is the median difference of the pairs in which the buffer was worked off and that of the others, weighted
+by how many there are; the interval is the middle 95 % of 1,000 resamples of the pairs. Updates alone then run where
+torch raises if anything waits for the GPU, and under the profiler, which counts launches, copies to the host and waits.
+Every part prints when it is done and the file is written anew: a run cut short leaves what it has. On a CPU the step is
+float32, the batch 32, and the update checks its input at once, which counts as waits.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -24,10 +28,13 @@ from torch import Tensor, nn
 
 import ncollapse as nc
 from ncollapse.features import tap
+from ncollapse.metrics.streaming import BUFFERED_NUMBERS
 from ncollapse.models import create
 from ncollapse.models.norm import fusing
 
-CLASSES, SIZE = 10, 32
+CLASSES, SIZE, DIM = 10, 32, 512
+BUFFERED = BUFFERED_NUMBERS // DIM
+"""Samples that wait in the metric's buffer at most."""
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "Memcpy DtoH", "aten::item")
 LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync")
 
@@ -41,7 +48,7 @@ class Step:
         self.optimiser = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         self.x = torch.randn(batch, 3, SIZE, SIZE, device=device).to(memory_format=torch.channels_last)
         self.y = torch.arange(batch, device=device) % CLASSES
-        self.features = torch.zeros(batch, 512, device=device)
+        self.features = torch.zeros(batch, DIM, device=device)
 
     def __call__(self) -> None:
         narrow = torch.autocast("cuda", torch.bfloat16, enabled=self.x.is_cuda, cache_enabled=False)
@@ -72,37 +79,77 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def compare(step: Step, run: Callable[[], None], chunk: int, seconds: float) -> dict[str, float]:
-    """Milliseconds a step without and with the update, and the overhead: two pairs of chunks, up to 41 in `seconds`."""
-    device = step.x.device
-    metric = nc.NeuralCollapse(CLASSES, 512).to(device)
+@dataclass(frozen=True)
+class Pair:
+    """Milliseconds a step: without the update, with it, and the host's time inside it."""
 
-    def time_chunk(watched: bool) -> float:
+    plain: float
+    watched: float
+    inside: float
+    full: bool
+    """Whether the buffer was worked off."""
+
+
+def compare(step: Step, run: Callable[[], None], chunk: int, seconds: float) -> dict[str, float]:
+    """What the update adds to a step, over as many pairs of chunks as `seconds` allow."""
+    device = step.x.device
+    metric = nc.NeuralCollapse(CLASSES, DIM).to(device)
+    inside, held = 0.0, 0
+
+    def update() -> bool:
+        nonlocal inside, held
+        before = time.perf_counter()
+        metric.update(step.features, step.y)
+        inside += 1e3 * (time.perf_counter() - before) / chunk
+        held = held + len(step.y) if held + len(step.y) <= BUFFERED else len(step.y)
+        return held == len(step.y)
+
+    def time_chunk(watched: bool) -> tuple[float, bool]:
+        full = False
         wait(device)
         began = time.perf_counter()
         for _ in range(chunk):
             run()
-            if watched:
-                metric.update(step.features, step.y)
+            full = (watched and update()) or full
         wait(device)
-        return 1e3 * (time.perf_counter() - began) / chunk
+        return 1e3 * (time.perf_counter() - began) / chunk, full
 
-    began = time.perf_counter()
+    for _ in range(BUFFERED // len(step.y) + 1):
+        update()
     time_chunk(True)
-    times: list[tuple[float, float]] = []
-    while len(times) < 2 or (len(times) < 41 and time.perf_counter() - began < seconds):
-        order = (False, True) if len(times) % 2 else (True, False)
+    pairs: list[Pair] = []
+    began = time.perf_counter()
+    while len(pairs) < 2 or time.perf_counter() - began < seconds:
+        order, inside = (False, True) if len(pairs) % 2 else (True, False), 0.0
         found = {watched: time_chunk(watched) for watched in order}
-        times.append((found[False], found[True]))
-    plain, watched = (statistics.median(column) for column in zip(*times))
-    low, overhead, high = statistics.quantiles([after / before - 1 for before, after in times], method="inclusive")
-    row = {"plain_ms": plain, "watched_ms": watched, "overhead": overhead, "pairs": len(times)}
-    return {**row, "overhead_low": low, "overhead_high": high}
+        pairs.append(Pair(found[False][0], found[True][0], inside, found[True][1]))
+    plain = statistics.median(pair.plain for pair in pairs)
+    added = [pair.watched - pair.plain for pair in pairs]
+    draw = random.Random(0)
+    resamples = [draw.choices(range(len(pairs)), k=len(pairs)) for _ in range(1000)]
+    spread = statistics.quantiles([typical([added[i] for i in r], [pairs[i].full for i in r]) for r in resamples], n=40)
+    full = [pair.full for pair in pairs]
+    return {
+        "chunk": chunk,
+        "pairs": len(pairs),
+        "plain_ms": plain,
+        "added_ms": typical(added, full),
+        "inside_ms": typical([pair.inside for pair in pairs], full),
+        "overhead": typical(added, full) / plain,
+        "overhead_low": spread[0] / plain,
+        "overhead_high": spread[-1] / plain,
+    }
+
+
+def typical(values: list[float], full: list[bool]) -> float:
+    """The medians of two kinds of values, weighted by how many there are of each."""
+    kinds = [[value for value, f in zip(values, full) if f == kind] for kind in (True, False)]
+    return sum(len(kind) * statistics.median(kind) for kind in kinds if kind) / len(values)
 
 
 def profile(features: Tensor, labels: Tensor, updates: int) -> dict[str, float]:
     """Launches, waits and GPU time of an update, the work on full buffers included."""
-    metric = nc.NeuralCollapse(CLASSES, 512).to(features.device)
+    metric = nc.NeuralCollapse(CLASSES, DIM).to(features.device)
 
     def update() -> None:
         for _ in range(updates):
@@ -147,14 +194,13 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path, help="write the result here")
     parser.add_argument("--batch", type=int, help="128 on a GPU, 32 on a CPU")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each kind of step, once two pairs are timed")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each kind of step, and two pairs at least")
     args = parser.parse_args()
     device = torch.device(args.device)
     cuda = device.type == "cuda"
     batch = args.batch or (128 if cuda else 32)
-    full = 4096 // batch  # updates until the buffer of 4096 features is worked off
-    chunk = full if cuda else 1
-    about = {"device": device_name(device), "torch": torch.__version__, "batch": batch, "chunk": chunk}
+    full = BUFFERED // batch  # updates until the buffer is worked off
+    about = {"device": device_name(device), "torch": torch.__version__, "batch": batch}
     result: dict[str, dict[str, float]] = {}
 
     def say(text: str) -> None:
@@ -168,12 +214,12 @@ def main() -> None:
         step()
     wait(device)
     say("warm")
-    for name in ("eager", "graph") if cuda else ("eager",):
+    for name, chunk in (("eager", 1), ("graph", full)) if cuda else (("eager", 1),):
         row = result[name] = compare(step, step if name == "eager" else capture(step), chunk, args.seconds)
         say(
-            f"{name}: {row['plain_ms']:.3f} ms a step, {row['watched_ms']:.3f} ms with the update, overhead "
-            f"{100 * row['overhead']:.2f} % ({100 * row['overhead_low']:.2f} to {100 * row['overhead_high']:.2f}, "
-            f"{row['pairs']} pairs)"
+            f"{name}: {row['plain_ms']:.3f} ms a step, the update adds {row['added_ms']:.3f} ms, of which the host is "
+            f"{row['inside_ms']:.3f} ms inside it: {100 * row['overhead']:.2f} % ({100 * row['overhead_low']:.2f} to "
+            f"{100 * row['overhead_high']:.2f}, {row['pairs']} pairs)"
         )
     row = result["update"] = profile(step.features.detach(), step.y, 2 * full if cuda else 16)
     say(

@@ -353,8 +353,9 @@ def test_a_mask_of_another_kind_is_refused_by_name(data, mask):
         (lambda x, y: (x, y + 1), r"labels: expected integers 0..4, got 5"),
         (lambda x, y: ((x * 1e6).half(), y), "NaN or Inf in rows 0, 1, 2"),
         (lambda x, y: (x[0], y[:1]), r"expected a matrix \[N, d\]"),
+        (lambda x, y: (x.to(torch.complex64), y), "expected real numbers"),
     ],
-    ids=["width", "one-hot", "float", "count", "range", "overflow", "vector"],
+    ids=["width", "one-hot", "float", "count", "range", "overflow", "vector", "complex"],
 )
 def test_bad_batches_are_refused_and_not_counted(data, change, message):
     features, labels, _ = data
@@ -363,6 +364,14 @@ def test_bad_batches_are_refused_and_not_counted(data, change, message):
     with pytest.raises(ValueError, match=message):
         metric.update(*change(features, labels))
     assert float(metric.compute()["num_samples"]) == SAMPLES
+
+
+def test_labels_of_any_integer_type_in_turn(data):
+    features, labels, _ = data
+    metric = nc.NeuralCollapse(CLASSES, DIM)
+    for dtype in (torch.int64, torch.int32, torch.uint8, torch.int64):
+        metric.update(features, labels.to(dtype))
+    expect(metric.compute(), nc.measure(features.repeat(4, 1), labels.repeat(4)))
 
 
 def test_what_a_gpu_would_report_late(data, monkeypatch):
@@ -379,7 +388,7 @@ def test_what_a_gpu_would_report_late(data, monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode", "ignore:The CUDA Graph is empty")
 def test_on_a_gpu_nothing_waits(data, monkeypatch):
     monkeypatch.setattr(streaming, "BUFFERED_NUMBERS", 50 * DIM)  # several full buffers
     features, labels, head = (part.cuda() for part in data)

@@ -39,3 +39,13 @@ def test_a_search_that_fails_lets_the_others_go_on():
     with pytest.raises(RuntimeError, match="out of memory"):
         search()
     assert step.OPEN.is_set()
+
+
+def test_kernels_are_new_once_in_each_thread():
+    key = ("test", (3, 4))
+    assert [step.is_new(key), step.is_new(key), step.is_new(("test", (3, 5)))] == [True, False, True]
+    found = []
+    other = threading.Thread(target=lambda: found.append(step.is_new(key)))
+    other.start()
+    other.join()
+    assert found == [True]

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from .scores import Spread
 from .statistics import ClassStatistics, combine, refuse, summarise
 
 BUFFERED_NUMBERS = 1 << 21  # 16 MB of features wait for one update of the statistics: few launches a batch on a GPU
+COUNTERS = frozenset(("_computed", "_update_count"))  # torchmetrics sets them at every update: not a module's slow way
 SIZES = ("num_classes", "dim")
 PARTS = tuple(item.name for item in dataclasses.fields(Spread) if item.name != "count")
 # what one pass gives, NaN where it is undefined for these samples
@@ -35,6 +36,9 @@ FROM_HEAD = (
     *("nc3", "nc3_centred", "nc3_distance", "nc2_relu", "positive_score.mean", "negative_score.mean"),
     *(f"{name}.{part}" for name in ("bias", "weight_cosines") for part in PARTS),
 )
+
+
+Kind: TypeAlias = tuple[torch.Size, torch.dtype, torch.Size]
 
 
 class OnePass(dict[str, Tensor]):
@@ -79,6 +83,7 @@ class NeuralCollapse(Metric):
     higher_is_better = None
     full_state_update = False
     _buffer: _Buffer | None = None
+    _accepted: Kind | None = None
     _statistics: Tensor
     sizes: Tensor
 
@@ -96,10 +101,10 @@ class NeuralCollapse(Metric):
         A distributed sampler repeats samples so that all ranks get as many; with S = len(dataset) samples, rank r of R
         masks its j-th sample by r + j * R < S.
         """
-        features = torch.as_tensor(features)
-        check_features(features)
-        if features.shape[1] != self.dim:
-            raise ValueError(f"features: expected [B, {self.dim}], got {tuple(features.shape)}")
+        kind = _describe(features, labels) if mask is None else None
+        if kind is None or kind != self._accepted:  # another batch like the last one needs no second look
+            features, labels, mask = self._check(features, labels, mask)
+            self._accepted = kind
         device = self._statistics.device
         if features.device != device:
             raise ValueError(
@@ -108,22 +113,30 @@ class NeuralCollapse(Metric):
             )
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError("update: cannot be part of a CUDA graph; call it after each replay, on its output")
-        check = check_shape if mask is not None or isinstance(labels, Tensor) else check_labels
-        index = check(labels, len(features))
-        keep = None if mask is None else check_mask(mask, len(index))
-        rows = features.detach()
+        rows = features.detach() if torch.is_grad_enabled() else features
         if device.type == "cpu":
-            refuse(rows, index.to(device), self.num_classes, None if keep is None else keep.to(device))
+            refuse(rows, labels.to(device), self.num_classes, None if mask is None else mask.to(device))
+        count = features.shape[0]
         capacity = max(1, BUFFERED_NUMBERS // max(self.dim, self.num_classes))
         if self._buffer is None:
             with torch.inference_mode(False):  # else nothing could be added to it outside inference mode
                 self._buffer = _Buffer(capacity, self.dim, device)
-        if self._buffer.size + len(rows) > capacity:
+        if self._buffer.size + count > capacity:
             self._flush()
-        if len(rows) > capacity:
-            self._absorb(rows.to(torch.float64), index.to(device), None if keep is None else keep.to(device))
+        if count > capacity:
+            self._absorb(rows.to(torch.float64), labels.to(device), None if mask is None else mask.to(device))
         else:
-            self._buffer.add(rows, index, keep)
+            self._buffer.add(rows, labels, mask)
+
+    def _check(self, features: Any, labels: Any, mask: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+        """A batch as tensors: real [B, d], int64 [B] and, where given, bool [B]."""
+        features = torch.as_tensor(features)
+        check_features(features)
+        if features.shape[1] != self.dim:
+            raise ValueError(f"features: expected [B, {self.dim}], got {tuple(features.shape)}")
+        check = check_shape if mask is not None or isinstance(labels, Tensor) else check_labels
+        index = check(labels, len(features))
+        return features, index, None if mask is None else check_mask(mask, len(index))
 
     def _flush(self) -> None:
         """Work off the buffer."""
@@ -201,6 +214,12 @@ class NeuralCollapse(Metric):
         super().merge_state(incoming_state if isinstance(incoming_state, Metric) else {"sizes": self.sizes, **state})
         self._update_count += incoming_state.update_count if isinstance(incoming_state, Metric) else 1
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in COUNTERS:
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> nn.Module:
         # A module that holds this metric may go to bfloat16: the statistics follow to its device, never to its dtype.
         def move(tensor: Tensor) -> Tensor:
@@ -233,21 +252,28 @@ class _Buffer:
         self.size = 0
 
     def add(self, rows: Tensor, index: Tensor, mask: Tensor | None) -> None:
-        place = slice(self.size, self.size + len(rows))
-        self.rows[place].copy_(rows)
+        count = rows.shape[0]
+        self.rows.narrow(0, self.size, count).copy_(rows)
         index = index.clone() if index.device.type == "cpu" and index.is_pinned() else index  # the caller may reuse it
-        self.index[place].copy_(index, non_blocking=True)
+        self.index.narrow(0, self.size, count).copy_(index, non_blocking=True)
         if mask is not None and self.mask is None:
             with torch.inference_mode(False):
                 self.mask = torch.ones(len(self.index), dtype=torch.bool, device=self.index.device)
         if self.mask is not None:
-            self.mask[place] = True if mask is None else mask
-        self.size = place.stop
+            self.mask[self.size : self.size + count] = True if mask is None else mask
+        self.size += count
 
     def take(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """What waits; valid until the next `add`."""
         size, self.size = self.size, 0
         return self.rows[:size], self.index[:size], None if self.mask is None else self.mask[:size]
+
+
+def _describe(features: Any, labels: Any) -> Kind | None:
+    """All that is checked of a batch of tensors before its values are seen; None for one that has to be converted."""
+    if not (isinstance(features, Tensor) and isinstance(labels, Tensor)) or labels.dtype != torch.int64:
+        return None
+    return features.shape, features.dtype, labels.shape
 
 
 class Merge:

@@ -6,6 +6,8 @@ the ReLUs and additions around them another 260. Here each direction makes two p
     forward:   sums of (x - r) and (x - r)^2 by channel, r the running mean;  y = relu(x scale + shift + residual)
     backward:  g = dy [y > 0]; sums of g and g xhat;  dx = weight invstd (g - mean g - xhat mean(g xhat)), dres = g
 
+Without a residual y is not read again: its sign follows from x. With one, the first pass writes g for the second.
+
 Sums are float32, by blocks of rows, and the blocks are added in a fixed order: the result is deterministic.
 """
 
@@ -31,17 +33,17 @@ def _sum_forward(x, shift, partial, m, c, span, ROWS: tl.constexpr, CHANNELS: tl
     block, channel = tl.program_id(0), tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
     r = tl.load(shift + channel, mask=inside, other=0.0)
-    first = tl.zeros((CHANNELS,), tl.float32)
-    second = tl.zeros((CHANNELS,), tl.float32)
+    first = tl.zeros((ROWS, CHANNELS), tl.float32)  # added up once, at the end
+    second = tl.zeros((ROWS, CHANNELS), tl.float32)
     for start in range(block * span, tl.minimum(block * span + span, m), ROWS):
         row = start + tl.arange(0, ROWS)
         mask = (row < m)[:, None] & inside[None, :]
         value = tl.load(x + row[:, None].to(tl.int64) * c + channel[None, :], mask=mask, other=0.0).to(tl.float32)
         value = tl.where(mask, value - r[None, :], 0.0)
-        first += tl.sum(value, 0)
-        second += tl.sum(value * value, 0)
-    tl.store(partial + block * 2 * c + channel, first, mask=inside)
-    tl.store(partial + block * 2 * c + c + channel, second, mask=inside)
+        first += value
+        second += value * value
+    tl.store(partial + block * 2 * c + channel, tl.sum(first, 0), mask=inside)
+    tl.store(partial + block * 2 * c + c + channel, tl.sum(second, 0), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -108,26 +110,32 @@ def _apply_forward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _sum_backward(  # type: ignore[no-untyped-def]
-    dy, y, x, mean, invstd, partial, m, c, span, RELU: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    dy, y, x, weight, bias, mean, invstd, partial, d_residual, m, c, span,
+    RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     block, channel = tl.program_id(0), tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
     centre = tl.load(mean + channel, mask=inside, other=0.0)
-    scale = tl.load(invstd + channel, mask=inside, other=0.0)
-    first = tl.zeros((CHANNELS,), tl.float32)
-    second = tl.zeros((CHANNELS,), tl.float32)
+    spread = tl.load(invstd + channel, mask=inside, other=0.0)
+    scale = spread * tl.load(weight + channel, mask=inside, other=0.0)
+    shift = tl.load(bias + channel, mask=inside, other=0.0)
+    first = tl.zeros((ROWS, CHANNELS), tl.float32)
+    second = tl.zeros((ROWS, CHANNELS), tl.float32)
     for start in range(block * span, tl.minimum(block * span + span, m), ROWS):
         row = start + tl.arange(0, ROWS)
         mask = (row < m)[:, None] & inside[None, :]
         at = row[:, None].to(tl.int64) * c + channel[None, :]
         g = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
-        if RELU:
+        value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]
+        if HAS_RESIDUAL:
             g = tl.where(tl.load(y + at, mask=mask, other=0.0).to(tl.float32) > 0.0, g, 0.0)
-        value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-        first += tl.sum(g, 0)
-        second += tl.sum(g * (value - centre[None, :]) * scale[None, :], 0)
-    tl.store(partial + block * 2 * c + channel, first, mask=inside)
-    tl.store(partial + block * 2 * c + c + channel, second, mask=inside)
+            tl.store(d_residual + at, g.to(d_residual.dtype.element_ty), mask=mask)
+        elif RELU:
+            g = tl.where(value * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
+        first += g
+        second += g * value * spread[None, :]
+    tl.store(partial + block * 2 * c + channel, tl.sum(first, 0), mask=inside)
+    tl.store(partial + block * 2 * c + c + channel, tl.sum(second, 0), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -143,8 +151,8 @@ def _finish_backward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_backward(  # type: ignore[no-untyped-def]
-    dy, y, x, weight, mean, invstd, d_weight, d_bias, dx, d_residual, m, c,
-    RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    dy, x, weight, bias, mean, invstd, d_weight, d_bias, dx, m, c,
+    RELU: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -153,17 +161,16 @@ def _apply_backward(  # type: ignore[no-untyped-def]
     at = row[:, None].to(tl.int64) * c + channel[None, :]
     spread = tl.load(invstd + channel, mask=inside, other=0.0)
     centre = tl.load(mean + channel, mask=inside, other=0.0)
-    scale = tl.load(weight + channel, mask=inside, other=0.0) * spread
+    scale = spread * tl.load(weight + channel, mask=inside, other=0.0)
     mean_g = tl.load(d_bias + channel, mask=inside, other=0.0) / m
     mean_gx = tl.load(d_weight + channel, mask=inside, other=0.0) / m
     g = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
+    value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]
     if RELU:
-        g = tl.where(tl.load(y + at, mask=mask, other=0.0).to(tl.float32) > 0.0, g, 0.0)
-    value = (tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]) * spread[None, :]
-    grad = scale[None, :] * (g - mean_g[None, :] - value * mean_gx[None, :])
+        shift = tl.load(bias + channel, mask=inside, other=0.0)
+        g = tl.where(value * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
+    grad = scale[None, :] * (g - mean_g[None, :] - value * (spread * mean_gx)[None, :])
     tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=mask)
-    if HAS_RESIDUAL:
-        tl.store(d_residual + at, g.to(d_residual.dtype.element_ty), mask=mask)
 
 
 def _shape(x: Tensor) -> tuple[int, int, int, int, int]:
@@ -196,29 +203,28 @@ class _NormReLU(torch.autograd.Function):
             x, residual, weight, bias, mean, invstd, y, m, c, norm.eps,
             residual is not None, relu, False, ROWS, CHANNELS,
         )  # fmt: skip
-        ctx.save_for_backward(x, y if relu else None, weight, mean, invstd)
-        ctx.relu, ctx.has_residual = relu, residual is not None
+        ctx.has_residual, ctx.relu = residual is not None, relu
+        ctx.save_for_backward(x, y if relu and ctx.has_residual else None, weight, bias, mean, invstd)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, y, weight, mean, invstd = ctx.saved_tensors
+        x, y, weight, bias, mean, invstd = ctx.saved_tensors
         dy = dy.to(x.dtype).contiguous(memory_format=torch.channels_last)
         m, c, blocks, span, columns = _shape(x)
         partial = torch.empty(blocks, 2, c, dtype=torch.float32, device=x.device)
         d_weight, d_bias = torch.empty(2, c, dtype=torch.float32, device=x.device)
         dx = torch.empty_like(x)
-        d_residual = torch.empty_like(x) if ctx.has_residual and ctx.relu else None
+        g = dy if y is None else torch.empty_like(x)  # where the ReLU cuts a sum, its gradient is the residual's too
         with torch.cuda.device(x.device):
-            _sum_backward[blocks, columns](dy, y, x, mean, invstd, partial, m, c, span, ctx.relu, ROWS, CHANNELS)
+            _sum_backward[blocks, columns](
+                dy, y, x, weight, bias, mean, invstd, partial, g, m, c, span, ctx.relu, y is not None, ROWS, CHANNELS
+            )
             _finish_backward[(triton.cdiv(c, NARROW),)](partial, d_weight, d_bias, c, blocks, BLOCKS, NARROW)
             _apply_backward[triton.cdiv(m, ROWS), columns](
-                dy, y, x, weight, mean, invstd, d_weight, d_bias, dx, d_residual, m, c,
-                ctx.relu, d_residual is not None, ROWS, CHANNELS,
-            )  # fmt: skip
-        if ctx.has_residual and not ctx.relu:
-            d_residual = dy
-        return dx, d_weight, d_bias, d_residual, None, None
+                g, x, weight, bias, mean, invstd, d_weight, d_bias, dx, m, c, ctx.relu and y is None, ROWS, CHANNELS
+            )
+        return dx, d_weight, d_bias, g if ctx.has_residual else None, None, None
 
 
 def fused_norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:

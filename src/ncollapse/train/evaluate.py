@@ -51,7 +51,8 @@ class Extractor:
             return self._work(x)
         fitting = [size for size in self.graphs if size[1:] == x.shape[1:] and size[0] >= len(x)]
         if not fitting:
-            self.graphs[x.shape] = Captured(self._work, (x.clone(),), self.pool)
+            kernels = ("features", *(p.shape for p in self.model.parameters()))
+            self.graphs[x.shape] = Captured(self._work, (x.clone(),), self.pool, kernels=kernels)
         graph = self.graphs[min(fitting, default=x.shape)]
         return graph(x)[: len(x)].clone()  # type: ignore[no-any-return]
 

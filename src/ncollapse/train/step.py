@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ OPEN = threading.Event()
 """Clear while one run searches for its fastest kernels: the others pause, or it would time them and not its own."""
 OPEN.set()
 WARM_UP = 3
+_here = threading.local()
 
 
 class Tally:
@@ -104,7 +105,11 @@ class GraphStep(EagerStep):
         for x, y in examples:
             # one short batch an epoch does not repay a search for its fastest kernels
             self.graphs[len(x)] = Captured(
-                lambda x, y: self.work(x, y, len(x)), (x.clone(), y.clone()), pool, search=len(x) == most
+                lambda x, y: self.work(x, y, len(x)),
+                (x.clone(), y.clone()),
+                pool,
+                kernels=("step", *(p.shape for p in self.parameters)),
+                search=len(x) == most,
             )
 
     def __call__(self, x: Tensor, y: Tensor, size: int) -> None:
@@ -114,15 +119,23 @@ class GraphStep(EagerStep):
 class Captured:
     """A function of fixed buffers as one CUDA graph, captured on the current stream (never the default one).
 
-    Errors are confined to this thread and memory to the run's own pool, so that other threads go on meanwhile.
+    Errors are confined to this thread and memory to the run's own pool, so that other threads go on meanwhile. They
+    pause only for the first capture of its `kernels` and shapes in this thread, which searches for the fastest.
     """
 
     def __init__(
-        self, work: Callable[..., Any], buffers: tuple[Tensor, ...], pool: Any, *, search: bool = True
+        self,
+        work: Callable[..., Any],
+        buffers: tuple[Tensor, ...],
+        pool: Any,
+        *,
+        kernels: Hashable,
+        search: bool = True,
     ) -> None:
         self.buffers = buffers
         stream = torch.cuda.current_stream()
-        with CAPTURING, quiet(), fusing(), _searching(search):
+        new = search and is_new((kernels, *(buffer.shape for buffer in buffers)))
+        with CAPTURING, quiet() if new else nullcontext(), fusing(), _searching(search):
             for _ in range(WARM_UP):
                 work(*buffers)
             stream.synchronize()
@@ -141,6 +154,14 @@ class Captured:
             buffer[: len(value)].copy_(value)
         self.graph.replay()
         return self.output
+
+
+def is_new(kernels: Hashable) -> bool:
+    """Whether this thread meets these for the first time; what cuDNN found it keeps by thread."""
+    known: set[Hashable] = _here.__dict__.setdefault("known", set())
+    new = kernels not in known
+    known.add(kernels)
+    return new
 
 
 @contextmanager
