@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -147,14 +146,19 @@ def draw_axis(lines: Sequence[Line], file: Path) -> Path | None:
     figure = make_subplots(
         rows=1, cols=len(groups), subplot_titles=[", ".join(map(spell, filter(None, g))) for g in groups]
     )
-    colours = dict(zip(fields, ("#d62728", "#555555", "#1f77b4")))
+    colours, named = dict(zip(fields, ("#d62728", "#555555", "#1f77b4"))), set[str]()
     for place, found in enumerate(groups, 1):
         for field in fields:
             here = [x for x in kept if (x.keys["loss"], x.keys.get("optimizer", "")) == found and x.field == field]
             xs = [str(x.keys[axis]) for x in here]
             name = spell(field.removeprefix("train."))
             marks: tuple[tuple[str, list[Any], dict[str, Any]], ...] = (
-                ("ours", [statistics.fmean(x.values) for x in here], {"mode": "markers", "marker_size": 9}),
+                ("ours", [None if x.short else x.ours for x in here], {"mode": "markers", "marker_size": 9}),
+                (
+                    "ours, cut short",
+                    [x.ours if x.short else None for x in here],
+                    {"mode": "markers", "marker_size": 9, "marker_symbol": "diamond", "marker_opacity": 0.55},
+                ),
                 (
                     "published",
                     [x.published.value if x.published else None for x in here],
@@ -166,11 +170,17 @@ def draw_axis(lines: Sequence[Line], file: Path) -> Path | None:
                     {"mode": "lines+markers", "line_width": 1, "marker_symbol": "line-ew-open"},
                 ),
             )
-            for what, ys, style in marks:
-                colour = {"marker_color": colours[field], "line_color": colours[field]}
-                label = f"{name}, {what}"
-                figure.add_scatter(x=xs, y=ys, name=label, showlegend=place == 1, row=1, col=place, **style, **colour)
-    figure.update_xaxes(title_text=axis.replace("_", " "), type="category")
+            for rank, (what, ys, style) in enumerate(marks, 10 * fields.index(field)):
+                if not any(y is not None for y in ys):
+                    continue
+                label, colour = f"{name}, {what}", {"marker_color": colours[field], "line_color": colours[field]}
+                figure.add_scatter(
+                    x=xs, y=ys, name=label, legendgroup=label, legendrank=rank, showlegend=label not in named, row=1,
+                    col=place, **style, **colour,
+                )  # fmt: skip
+                named.add(label)
+    order = sorted({x.keys[axis] for x in kept}, reverse=axis == "bias_decay")
+    figure.update_xaxes(title_text=axis.replace("_", " "), type="category", categoryarray=[str(x) for x in order])
     return save(figure, file, 330 * len(groups) + 180)
 
 
@@ -192,7 +202,7 @@ def draw_losses(lines: Sequence[Line], file: Path) -> Path | None:
             xs = ["<br>".join(spell(str(x.keys[k])) for k in varied) for x in here]
             colour, shown = look({"loss": loss})["color"], place == 1
             for what, ys, style in (
-                ("ours", [statistics.fmean(x.values) * 100 for x in here], {"marker_size": 9}),
+                ("ours", [100 * x.ours for x in here if x.ours is not None], {"marker_size": 9}),
                 (
                     "published",
                     [x.published.value * 100 for x in here if x.published],
@@ -225,7 +235,8 @@ def look(keys: dict[str, Any]) -> dict[str, Any]:
 def save(figure: Any, file: Path, width: int) -> Path:
     """The figure as SVG."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.update_layout(template="plotly_white", margin={"l": 50, "r": 20, "t": 40, "b": 50}, font_size=12)
+    margin = {"l": 50, "r": 20, "t": 40, "b": 50}
+    figure.update_layout(template="plotly_white", margin=margin, font_size=12, legend_tracegroupgap=0)
     file.write_text(fix_ids(figure.to_image("svg", width=width, height=360).decode()), encoding="utf-8")
     return file
 

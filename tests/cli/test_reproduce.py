@@ -1,6 +1,7 @@
 """ncollapse reproduce, from the command line to the page."""
 
 import json
+import sys
 
 import pytest
 
@@ -46,6 +47,27 @@ def test_runs_the_missing_and_writes_the_page(toy, tmp_path, capsys):
     assert (out / "ncollapse-toy.html").read_text().startswith("<!doctype html>")
     unpack(archive, tmp_path / "kept")
     assert {r.status for r in read_runs(tmp_path / "kept")} == {"finished"}
+
+
+def test_an_experiment_named_twice_has_one_page(toy, tmp_path, capsys):
+    words = (f"{toy}@1:loss=ce", f"{toy}@3:loss=bce", f"{toy}@3:loss=bce", "--out", tmp_path)
+    assert call(*words, "--engine", "packed", "--device", "cpu", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert len(result["runs"]) == 2
+    (experiment,) = result["experiments"]
+    assert [line["epochs"] for line in experiment["lines"]] == [[1], [1], [3], [3]]
+    text = (tmp_path / "ncollapse-toy.md").read_text()
+    assert "loss ce | train.bias" in text
+    assert "loss bce | train.bias" in text
+
+
+def test_records_are_kept_when_the_page_cannot_be_written(toy, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ncollapse.report.reproduction", None)
+    kept = tmp_path / "kept"
+    common = (f"{toy}@1:loss=ce", "--out", tmp_path / "runs", "--engine", "packed", "--device", "cpu")
+    assert call(*common, "--records", kept) != 0
+    assert "reproduction" in capsys.readouterr().err
+    assert [record.status for record in read_runs(kept)] == ["finished"]
 
 
 def test_prints_one_json_object(toy, tmp_path, capsys):
@@ -139,7 +161,7 @@ def test_the_list_is_plain_and_complete(tmp_path, capsys):
     assert {line.split()[0] for line in lines[1 : len(CATALOGUE) + 1]} == set(CATALOGUE)
     row = next(line for line in lines if line.startswith("bce-vs-ce/table-8 "))
     assert row.split()[:3] == ["bce-vs-ce/table-8", "12", "40"]
-    assert row.endswith("cifar100         data missing           scores, biases and accuracies on CIFAR100")
+    assert " ".join(row.split()).endswith("cifar100 data missing scores, biases and accuracies on CIFAR100")
     assert call("--list", "--json", "--out", tmp_path, "--data-root", tmp_path) == 0
     assert len(json.loads(capsys.readouterr().out)["experiments"]) == len(CATALOGUE)
 

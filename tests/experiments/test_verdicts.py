@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from ncollapse.experiments.catalogue import CATALOGUE, find
 from ncollapse.experiments.coverage import cover
 from ncollapse.experiments.experiment import adjust, expand, shorten
 from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.verdicts import Line, compare, group, match, sign, sum_up, tolerance
+from ncollapse.experiments.verdicts import Line, compare, group, match, predict_field, sign, sum_up, tolerance
 
 
 def record(point, path, **train):
@@ -357,6 +358,29 @@ def test_the_worse_of_numbers_and_claims_decides():
     assert page.conclude([], [held, held, broken])[0] == "reproduced in direction"
     assert page.conclude([], [broken, held])[0] == "not reproduced"
     assert page.conclude([], [])[0] == "not run"
+
+
+def test_a_mean_bias_that_the_loss_cannot_see_is_not_predicted():
+    def predicted(name, **keys):
+        points = {(p.keys["loss"], p.keys["optimizer"]): p for p in expand(find(name), keys)}
+        return {loss: predict_field(points[loss, "adamw"], "train.bias") for loss in ("ce", "bce")}
+
+    free, decayed = (
+        predicted("bce-vs-ce/table-9", bias_init=["5"]),
+        predicted("bce-vs-ce/table-10", bias_decay=["0.05"]),
+    )
+    assert free["ce"] is None
+    assert free["bce"] == pytest.approx(5.2387, abs=1e-4)
+    assert decayed["ce"] == 0
+    assert decayed["bce"] == pytest.approx(0.0358, abs=1e-4)
+
+
+def test_a_run_cut_short_is_known_by_its_epochs():
+    line = Line("row", "b", "train.bias", {}, None, (1.0,), epochs=(40, 100), asked=100)
+    assert line.short
+    assert line.epoch_words == "40/100 of 100"
+    assert not replace(line, epochs=(100,)).short
+    assert not replace(line, asked=None).short
 
 
 def test_lines_become_json():

@@ -97,7 +97,7 @@ def main(argv: list[str]) -> int:
     if args.engine != "ray":  # whose nodes may have the data where this one has not
         check_data([p for c in chosen for p in c.points if not is_finished(args.out, p)], args.data_root)
     records = run_all(chosen, index, args)
-    return show_results(chosen, records, args)
+    return show_results(join_choices(chosen), records, args)
 
 
 def join_repeated(argv: list[str], flag: str) -> list[str]:
@@ -145,6 +145,17 @@ def choose(word: str, args: Args) -> Choice:
     return Choice(experiment, expand(experiment, only), points)
 
 
+def join_choices(chosen: list[Choice]) -> list[Choice]:
+    """One choice for each experiment: named again with other filters or epochs, it still has one page."""
+    found: dict[str, Choice] = {}
+    for choice in chosen:
+        known = found.setdefault(choice.experiment.id, Choice(choice.experiment, [], []))
+        for to, points in ((known.asked, choice.asked), (known.points, choice.points)):
+            here = {point.recipe.run_id for point in to}
+            to += [point for point in points if point.recipe.run_id not in here]
+    return list(found.values())
+
+
 def run_all(chosen: list[Choice], index: tuple[int, int] | None, args: Args) -> list[RunRecord]:
     """Run what is not finished."""
     from ncollapse.experiments.sweep import sweep
@@ -184,6 +195,11 @@ def show_results(chosen: list[Choice], records: list[RunRecord], args: Args) -> 
     from ncollapse.experiments.coverage import cover
     from ncollapse.experiments.records import collect
     from ncollapse.experiments.runs import read_run
+
+    if args.records is not None:  # first: whatever may go wrong with a page, what was run is kept
+        kept = collect(args.out, args.records)
+        if not args.json:
+            print(f"{len(kept)} records in {args.records}")
     from ncollapse.report.reproduction import write_experiment, write_landscape
 
     results: list[dict[str, Any]] = []
@@ -215,10 +231,6 @@ def show_results(chosen: list[Choice], records: list[RunRecord], args: Args) -> 
         if not args.json:
             print_result(experiment, lines, said, f"{verdict}" + (f" ({detail})" if detail else ""))
             print(f"page: {written}")
-    if args.records is not None:
-        kept = collect(args.out, args.records)
-        if not args.json:
-            print(f"{len(kept)} records in {args.records}")
     states = {record.run_id: record.status for record in records}
     if args.json:
         print_json({"experiments": results, "runs": states})
@@ -296,9 +308,9 @@ def show_list(args: Args) -> int:
     id_width = max(len(row["id"]) for row in rows)
     data = [",".join(row["data"]) or "none" for row in rows]
     data_width = max(map(len, data))
-    lines = [f"{'id':<{id_width}} runs GPU min  {'data':<{data_width}} state"]
+    lines = [f"{'id':<{id_width}} runs   min  {'data':<{data_width}} state"]
     lines += [
-        f"{row['id']:<{id_width}} {row['runs']:>4} {row['gpu_minutes']:>7.0f}  {name:<{data_width}} {row['state']}"
+        f"{row['id']:<{id_width}} {row['runs']:>4} {row['gpu_minutes']:>5.0f}  {name:<{data_width}} {row['state']}"
         for row, name in zip(rows, data)
     ]
     titles = ["what", *(row["title"] for row in rows)]
@@ -307,7 +319,7 @@ def show_list(args: Args) -> int:
     for line, title in zip(lines, titles):
         print(f"{line:<{widest}}  {title}" if wide else line)
     note = (
-        "GPU min: minutes on one H200, one run at a time, estimated from the measured step of ResNet18 and operation"
+        "min: minutes on one H200, one run at a time, estimated from the measured step of ResNet18 and operation"
         f" counts; four small runs at a time (--engine packed) take {PACKED:g} of it. short: trained for fewer epochs"
         " than asked for."
     )

@@ -55,10 +55,15 @@ class Line:
         return statistics.fmean(self.values) if self.values else None
 
     @property
+    def short(self) -> bool:
+        """Whether one of our runs trained for fewer epochs than the experiment asks for."""
+        return bool(self.asked and self.epochs and min(self.epochs) < self.asked)
+
+    @property
     def epoch_words(self) -> str:
         """How long our runs were, and how long the experiment asks for where that is longer: "20 of 100"."""
         said = "/".join(map(str, self.epochs))
-        return f"{said} of {self.asked}" if self.asked and self.epochs and min(self.epochs) < self.asked else said
+        return f"{said} of {self.asked}" if self.short else said
 
     @property
     def deviation(self) -> float | None:
@@ -195,6 +200,8 @@ def predict_field(point: Point, field: str) -> float | None:
 
     classes = CLASSES.get(point.recipe.data.name, 10)
     problem = point.recipe.problem(num_classes=classes, samples=count_samples(point.recipe.data))
+    if name == "bias" and problem is not None and problem.loss.contrastive and not problem.bias_decay:
+        return None  # the loss does not see the mean of the bias: any is optimal
     optimum = predict_posed(problem)
     value = math.nan if optimum is None else getattr(optimum, name)
     return float(value) if math.isfinite(value) else None

@@ -158,7 +158,8 @@ def draw_lines(lines: Sequence[Line]) -> Figure | None:
     return Figure(
         "published",
         "Ours on the published numbers",
-        "Filled: ours; open: published; dash: predicted. A filled mark within an open one is a number reproduced.",
+        "Filled: ours, paler where the run was cut short; open: published; dash: predicted. A filled mark within an "
+        "open one is a number reproduced.",
         build(panels, columns=min(3, len(panels)), row_height=230, min_width=280, bottom=70, showlegend=True),
     )
 
@@ -171,7 +172,11 @@ def _draw_loss(loss: str, mine: list[Line], shown: list[Line], scale: float, leg
             [line.published.value if line.published else None for line in mine],
             {"symbol": f"{style.marker}-open", "size": 13, "line": {"width": 1.5}},
         ),
-        "ours": ([line.ours for line in mine], {"symbol": style.marker, "size": 7}),
+        "ours": ([None if line.short else line.ours for line in mine], {"symbol": style.marker, "size": 7}),
+        "ours, cut short": (
+            [line.ours if line.short else None for line in mine],
+            {"symbol": style.marker, "size": 7, "opacity": 0.45},
+        ),
         "predicted": ([line.predicted for line in mine], {"symbol": "line-ew-open", "size": 14, "line": {"width": 2}}),
     }
     return [
