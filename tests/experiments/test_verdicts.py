@@ -365,10 +365,8 @@ def test_a_mean_bias_that_the_loss_cannot_see_is_not_predicted():
         points = {(p.keys["loss"], p.keys["optimizer"]): p for p in expand(find(name), keys)}
         return {loss: predict_field(points[loss, "adamw"], "train.bias") for loss in ("ce", "bce")}
 
-    free, decayed = (
-        predicted("bce-vs-ce/table-9", bias_init=["5"]),
-        predicted("bce-vs-ce/table-10", bias_decay=["0.05"]),
-    )
+    free = predicted("bce-vs-ce/table-9", bias_init=["5"])
+    decayed = predicted("bce-vs-ce/table-10", bias_decay=["0.05"])
     assert free["ce"] is None
     assert free["bce"] == pytest.approx(5.2387, abs=1e-4)
     assert decayed["ce"] == 0

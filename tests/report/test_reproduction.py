@@ -65,13 +65,16 @@ def test_figures_draw_the_numbers(records):
     spec = draw_lines(lines).spec
     titles = [note["text"] for note in spec["layout"]["annotations"]]
     assert titles[:4] == ["<b>rho</b>", "<b>s_pos</b>", "<b>s_neg</b>", "<b>b</b>"]
-    ours, published, predicted = (
+    whole, short, published, predicted = (
         next(t for t in spec["data"] if t["name"] == f"CE, {kind}" and t["yaxis"] == "y")
-        for kind in ("ours", "published", "predicted")
+        for kind in ("ours", "ours, cut short", "published", "predicted")
     )
     wanted = [x for x in lines if x.values and x.field == "train.weight_energy" and x.keys["loss"] == "ce"]
-    assert ours["x"] == published["x"] == predicted["x"]
-    assert ours["y"] == pytest.approx([x.ours for x in wanted], rel=1e-4)
+    assert whole["x"] == short["x"] == published["x"] == predicted["x"]
+    assert [value is None for value in whole["y"]] == [x.short for x in wanted]
+    assert any(x.short for x in wanted)
+    ours = [b if a is None else a for a, b in zip(whole["y"], short["y"])]
+    assert ours == pytest.approx([x.ours for x in wanted], rel=1e-4)
     assert published["y"] == pytest.approx([x.published.value for x in wanted], rel=1e-4)
     assert predicted["y"] == pytest.approx([x.predicted for x in wanted], rel=1e-4)
     _, lines, _, _ = lay_out("bce-vs-ce/table-1", records)
