@@ -1,6 +1,12 @@
-"""relu(norm(x) + residual): against its definition in float64, and on a GPU the fused kernels against torch's."""
+"""relu(norm(x) + residual) against its definition in float64; the fused kernels on a GPU or in Triton's interpreter.
 
+TRITON_INTERPRET=1 pytest tests/models/test_norm.py      where Triton is installed; no GPU is needed
+"""
+
+import contextlib
+import os
 import threading
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -9,7 +15,26 @@ from torch import nn
 from ncollapse.models.norm import can_fuse, fusing, norm_relu
 
 CASES = [(relu, residual) for relu in (True, False) for residual in (True, False)]
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="the fused kernels need a GPU")
+ON_GPU = torch.cuda.is_available()
+INTERPRETED = not ON_GPU and os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
+DEVICE = "cuda" if ON_GPU else "cpu"
+gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+kernels = pytest.mark.skipif(
+    not ON_GPU and not INTERPRETED, reason="the fused kernels need a GPU, or TRITON_INTERPRET=1"
+)
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """norm_relu by the fused kernels."""
+    if ON_GPU:
+        with fusing():
+            yield norm_relu
+    else:
+        from ncollapse.models import fused_norm
+
+        monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+        yield lambda norm, x, residual=None, relu=True: fused_norm.fused_norm_relu(norm, x, residual, relu)
 
 
 def reference(x, weight, bias, residual, relu, eps):
@@ -39,11 +64,11 @@ def make(shape, device="cpu", dtype=torch.float32, seed=0):
     return norm.to(device), x, residual, dy
 
 
-def check(norm, x, residual, dy, relu, tolerance):
+def check(work, norm, x, residual, dy, relu, tolerance):
     """Output, all gradients and the running statistics against float64 autograd over the definition."""
     before = norm.running_mean.double().clone(), norm.running_var.double().clone()
     leaves = [t.detach().requires_grad_() for t in (x, *([] if residual is None else [residual]))]
-    y = norm_relu(norm, leaves[0], leaves[1] if residual is not None else None, relu)
+    y = work(norm, leaves[0], leaves[1] if residual is not None else None, relu)
     y.backward(dy)
     exact = [t.detach().double().requires_grad_() for t in (x, norm.weight, norm.bias)]
     rest = None if residual is None else residual.detach().double().requires_grad_()
@@ -67,29 +92,31 @@ def check(norm, x, residual, dy, relu, tolerance):
 def test_composition_matches_the_definition(relu, residual):
     norm, x, rest, dy = make((6, 5, 4, 3))
     assert not can_fuse(norm, x, rest)
-    check(norm, x, rest if residual else None, dy, relu, 1e-5)
+    check(norm_relu, norm, x, rest if residual else None, dy, relu, 1e-5)
 
 
-@gpu
+@kernels
 @pytest.mark.parametrize("shape", [(128, 64, 32, 32), (96, 512, 4, 4), (5, 48, 7, 3), (16, 200, 1, 1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("relu", "residual"), CASES)
-def test_fused_kernels_match_the_definition(shape, dtype, relu, residual):
-    norm, x, rest, dy = make(shape, "cuda", dtype)
-    with fusing():
-        assert can_fuse(norm, x, rest)
-        check(norm, x, rest if residual else None, dy, relu, 1e-5 if dtype == torch.float32 else 6e-3)
+def test_fused_kernels_match_the_definition(fused, shape, dtype, relu, residual, monkeypatch):
+    if INTERPRETED:  # a smaller map, and fewer programs, so that each still has several tiles
+        shape = (*shape[:2], min(shape[2], 8), min(shape[3], 8))
+        monkeypatch.setattr("ncollapse.models.fused_norm.PROGRAMS", 16)
+    norm, x, rest, dy = make(shape, DEVICE, dtype)
+    assert can_fuse(norm, x, rest) or INTERPRETED
+    check(fused, norm, x, rest if residual else None, dy, relu, 1e-5 if dtype == torch.float32 else 6e-3)
 
 
-@gpu
+@kernels
 @pytest.mark.parametrize("training", [True, False])
-def test_fused_kernels_pass_nan_on(training):
-    norm, x, rest, _ = make((4, 16, 4, 4), "cuda")
+def test_fused_kernels_pass_nan_on(fused, training):
+    norm, x, rest, _ = make((4, 16, 4, 4), DEVICE)
     norm.train(training)
     x[1, 3, 2, 0] = torch.nan
-    with torch.no_grad(), fusing():
-        assert can_fuse(norm, x, rest)
-        found = norm_relu(norm, x, rest)
+    with torch.no_grad():
+        assert can_fuse(norm, x, rest) or INTERPRETED
+        found = fused(norm, x, rest)
     assert found[1, 3, 2, 0].isnan()
     assert found[:, 3].isnan().all() == training
 
@@ -118,13 +145,13 @@ def test_training_fuses_on_request_alone_and_in_this_thread():
     assert can_fuse(norm.eval(), x, rest)
 
 
-@gpu
+@kernels
 @pytest.mark.parametrize(("relu", "residual"), CASES)
-def test_fused_kernels_match_in_eval_mode(relu, residual):
-    norm, x, rest, _ = make((64, 80, 9, 5), "cuda")
+def test_fused_kernels_match_in_eval_mode(fused, relu, residual):
+    norm, x, rest, _ = make((64, 80, 9, 5), DEVICE)
     norm.eval()
     with torch.no_grad():
-        found = norm_relu(norm, x, rest if residual else None, relu)
+        found = fused(norm, x, rest if residual else None, relu)
         wanted = norm(x) + rest if residual else norm(x)
     torch.testing.assert_close(found, wanted.relu() if relu else wanted, rtol=1e-5, atol=1e-5)
 
