@@ -115,3 +115,14 @@ def modules_after(code: str) -> set[str]:
 )
 def test_import_is_light(code):
     assert not modules_after(code) & (HEAVY | EXTRAS)
+
+
+@pytest.mark.parametrize("module", ["ncollapse", "ncollapse.cli"])
+def test_torch_waits_for_the_first_name(module):
+    assert "torch" not in modules_after(f"import {module}")
+
+
+def test_every_name_and_part_is_there():
+    code = "import ncollapse as nc; [getattr(nc, name) for name in dir(nc)]; nc.metrics.measure is nc.measure or 1 / 0"
+    modules_after(code)
+    assert {*ncollapse.__all__, "frames", "heads", "losses", "metrics"} <= set(dir(ncollapse))

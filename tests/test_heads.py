@@ -122,6 +122,7 @@ def test_head_without_bias():
     [
         ({"bias": False, "bias_init": 1.0}, "needs a bias, but bias=False"),
         ({"bias_init": "zero"}, "'theory', got 'zero'"),
+        ({"bias_init": None}, "'theory', got None"),
         ({"bias_init": "theory"}, "bias_init='theory' needs a problem"),
         ({"bias_init": [1.0, 2.0]}, "one number for each of 3 classes"),
         ({"bias_init": {"prior": [1, 2]}}, "must hold 3 numbers > 0"),
@@ -187,6 +188,13 @@ def test_decay_sums_the_three_terms_over_the_batch():
     torch.testing.assert_close(h.grad, 0.02 * h.detach())
     torch.testing.assert_close(head.weight.grad, 0.1 * head.weight.detach())
     torch.testing.assert_close(head.bias.grad, 0.3 * head.bias.detach())
+
+
+@pytest.mark.parametrize("value", [-1.0, math.inf, math.nan])
+def test_decays_are_not_negative(value):
+    for name in ("weight_decay", "feature_decay", "bias_decay"):
+        with pytest.raises(ValueError, match=f"{name} must be a finite number >= 0"):
+            nc.decay(nc.LinearHead(4, 3), torch.ones(2, 4), **{name: value})
 
 
 def test_decay_of_other_heads_and_in_half_precision():

@@ -12,20 +12,19 @@ A classifier's last layer is a triple (W, H, b) with logits z = W h - b, and eve
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ncollapse.heads import ETFHead, Head, LinearHead, decay
-from ncollapse.losses import (
-    BCELoss,
-    BinaryLoss,
-    CELoss,
-    FocalLoss,
-    LabelSmoothingLoss,
-    Loss,
-    MSELoss,
-    make_loss,
-)
-from ncollapse.metrics import ClassStatistics, Measurement, Spread, measure
-
 if TYPE_CHECKING:
+    from ncollapse.heads import ETFHead, Head, LinearHead, decay
+    from ncollapse.losses import (
+        BCELoss,
+        BinaryLoss,
+        CELoss,
+        FocalLoss,
+        LabelSmoothingLoss,
+        Loss,
+        MSELoss,
+        make_loss,
+    )
+    from ncollapse.metrics import ClassStatistics, Measurement, Spread, measure
     from ncollapse.metrics.streaming import NeuralCollapse
     from ncollapse.monitoring import monitor
     from ncollapse.theory import Certificate, Prediction, Problem, certify, landscape, predict, solve
@@ -60,14 +59,23 @@ __all__ = [
 ]
 
 
-# scipy and torchmetrics would double the time that `import ncollapse` takes beside torch's own
+# torch takes seconds to import: each name comes with its module, and the command line can be interrupted meanwhile
 _LATER = {
+    "ncollapse.heads": ("ETFHead", "Head", "LinearHead", "decay"),
+    "ncollapse.losses": (
+        *("BCELoss", "BinaryLoss", "CELoss", "FocalLoss", "LabelSmoothingLoss", "Loss", "MSELoss"),
+        "make_loss",
+    ),
+    "ncollapse.metrics": ("ClassStatistics", "Measurement", "Spread", "measure"),
     "ncollapse.metrics.streaming": ("NeuralCollapse",),
     "ncollapse.monitoring": ("monitor",),
     "ncollapse.theory": ("Certificate", "Prediction", "Problem", "certify", "landscape", "predict", "solve"),
 }
 _HOME = {name: home for home, names in _LATER.items() for name in names}
-_PARTS = ("data", "experiments", "features", "models", "report", "theory", "train")
+_PARTS = (
+    *("data", "experiments", "features", "frames", "heads", "losses"),
+    *("metrics", "models", "report", "theory", "train"),
+)
 
 
 def __getattr__(name: str) -> Any:

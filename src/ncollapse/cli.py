@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-import traceback
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 
 VERBS = {
     "measure": "every number of the papers from features, labels and a classifier, or from a checkpoint",
@@ -19,6 +21,8 @@ VERBS = {
     "report": "the page for any folder of runs",
     "data": "which data sets are there, which are missing and where to put them",
 }
+CONTINUED = ("compare", "reproduce")
+"""What the same command takes up where it was stopped; `train` says of itself how."""
 BAD_INPUT = (
     ValueError,
     TypeError,
@@ -31,7 +35,7 @@ BAD_INPUT = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; return 0, 1 (the job failed) or 2 (bad input)."""
+    """Run one verb; return 0, 1 (the job failed), 2 (bad input) or 130 (interrupted)."""
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
@@ -47,20 +51,54 @@ def main(argv: list[str] | None = None) -> int:
     if verb not in VERBS:
         print(f"ncollapse: no verb {verb!r}; there are {', '.join(VERBS)}", file=sys.stderr)
         return 2
+    with note_interrupts() as noted:
+        try:
+            with plain_warnings(verb):
+                command = import_module(f"ncollapse.commands.{verb}")
+                if noted:
+                    raise KeyboardInterrupt
+                return int(command.main(rest))
+        except KeyboardInterrupt:
+            return tell_interrupt(verb)
+        except BrokenPipeError:
+            return 1
+        except Exception as error:
+            if debug:
+                import traceback
+
+                traceback.print_exc()
+            elif noted:
+                return tell_interrupt(verb)
+            else:
+                print(f"ncollapse {verb}: {str(error) or type(error).__name__}", file=sys.stderr)
+            return 2 if isinstance(error, BAD_INPUT) else 1
+
+
+@contextmanager
+def note_interrupts() -> Iterator[list[int]]:
+    """Note every Ctrl-C: one that comes while libraries are imported may end as another error, or as none."""
+    noted: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        signal.default_int_handler(number, frame)
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield noted
+        return
+    signal.signal(signal.SIGINT, note)
     try:
-        with plain_warnings(verb):
-            return int(import_module(f"ncollapse.commands.{verb}").main(rest))
-    except KeyboardInterrupt:
-        print(f"ncollapse {verb}: interrupted; the same command continues where it stopped", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        return 1
-    except Exception as error:
-        if debug:
-            traceback.print_exc()
-        else:
-            print(f"ncollapse {verb}: {str(error) or type(error).__name__}", file=sys.stderr)
-        return 2 if isinstance(error, BAD_INPUT) else 1
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def tell_interrupt(verb: str) -> int:
+    """Say that it was interrupted, and where the same command goes on."""
+    hint = "; the same command continues where it stopped" if verb in CONTINUED else ""
+    print(f"ncollapse {verb}: interrupted{hint}", file=sys.stderr)
+    return 130
 
 
 @contextmanager

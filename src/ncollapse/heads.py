@@ -201,6 +201,9 @@ def decay(
     """
     if feature_decay and features is None:
         raise ValueError(f"features are needed for feature_decay={feature_decay}")
+    for name, value in (("weight", weight_decay), ("feature", feature_decay), ("bias", bias_decay)):
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name}_decay must be a finite number >= 0, got {value!r}")
     total = torch.zeros((), device=head.weight.device)
     for strength, part in ((weight_decay, head.weight), (feature_decay, features), (bias_decay, head.bias)):
         if strength and part is not None:
@@ -216,6 +219,8 @@ def _check_start(bias: bool, bias_init: Any) -> None:
 
 def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
     """Return the initial thresholds [K]; see `LinearHead`."""
+    if bias_init is None:
+        raise ValueError("bias_init must be a number, K numbers, {'prior': counts} or 'theory', got None")
     if isinstance(bias_init, int | float):
         return start + float(bias_init)
     if isinstance(bias_init, str):

@@ -1,5 +1,6 @@
 """`ncollapse compare` from the command line: its table, its page, and that it can be stopped at any time."""
 
+import itertools
 import json
 import os
 import signal
@@ -137,13 +138,22 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path, capsys):
         (["--data", "mnist"], "NCOLLAPSE_DATA"),
         (["--data", "npz:nowhere.npz"], "nowhere.npz"),
         (["--data", "gaussian:dimension=3"], "'dimension'"),
+        (["--data", "folder:pictures"], "image_size must be given for folder:pictures"),
+        (["--data", "folder:pictures", "--image-size", "8", "--channels", "1"], "channels must be 3 for image folders"),
         (["--jobs", "0"], "jobs"),
         (["--epochs", "0"], "epochs"),
+        (["--out", __file__], f"--out {__file__}: is a file, not a folder"),
     ],
 )
 def test_bad_input_is_named_in_one_line(tmp_path, capsys, monkeypatch, options, word):
     monkeypatch.delenv("NCOLLAPSE_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for split, name in itertools.product(("train", "test"), "ab"):
+        picture = tmp_path / "pictures" / split / name / "1.png"
+        picture.parent.mkdir(parents=True)
+        picture.touch()
     assert main(["compare", "--out", str(tmp_path / "out"), *options]) == 2
+    assert not (tmp_path / "out").exists(), "nothing was run"
     captured = capsys.readouterr()
     assert word in captured.err
     assert len(captured.err.splitlines()) == 1

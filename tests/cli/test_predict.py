@@ -112,17 +112,17 @@ def test_numbers_that_are_no_thresholds_and_negative_zeros_are_not_printed(capsy
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["hinge", "--num-classes", "3", "--per-class", "1", *DECAYS], "loss must be one of"),
-        (["ce", "--num-classes", "1", "--per-class", "1", *DECAYS], "num_classes must be"),
-        (["ce", "--num-classes", "3", *DECAYS], "per_class, batch_size or class_counts"),
+        (["hinge", "--num-classes", "3", "--per-class", "1", *DECAYS], "mse, got 'hinge'"),
+        (["ce", "--num-classes", "1", "--per-class", "1", *DECAYS], ": --num-classes must be"),
+        (["ce", "--num-classes", "3", *DECAYS], "give --per-class, --batch-size or --class-counts"),
         (["ce", "--num-classes", "3", "--per-class", "1", "--weight-decay", "1", "--feature-decay", "0"], "infinity"),
         (
             ["bce", "--num-classes", "3", "--per-class", "1", "--weight-decay", "1e-300", "--feature-decay", "1"],
-            "weight_decay is 1e-300; it must lie between 1e-200 and 1e+100",
+            ": --weight-decay is 1e-300; it must lie between 1e-200 and 1e+100",
         ),
         (
             ["ce", "--num-classes", "3", "--per-class", "1", "--weight-decay", "1", "--feature-decay", "-1"],
-            "feature_decay",
+            ": --feature-decay",
         ),
     ],
 )

@@ -1,8 +1,11 @@
 """`ncollapse report` from the command line."""
 
+import errno
+import os
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +27,25 @@ def test_bad_folders_are_named(tmp_path, capsys):
     assert "nowhere" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 2
     assert "no runs in" in capsys.readouterr().err
+
+
+def test_a_file_instead_of_the_folder_is_named_as_such(tmp_path, capsys):
+    (tmp_path / "features.npz").write_text("")
+    assert main(["report", str(tmp_path / "features.npz")]) == 2
+    assert capsys.readouterr().err.endswith(f"PATH {tmp_path}/features.npz: is a file, not a folder of runs\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 1), (errno.EROFS, 2)])
+@pytest.mark.parametrize("options", [["--out", "{}/r.html"], []])
+def test_a_page_that_cannot_be_written_is_named(tmp_path, capsys, monkeypatch, number, code, options):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    write_run(tmp_path, {"optim.epochs": 2}, snapshot=False)
+    monkeypatch.setattr(Path, "write_text", refuse)
+    assert main(["report", str(tmp_path), *(option.format(tmp_path) for option in options)]) == code
+    page = tmp_path / ("r.html" if options else "report.html")
+    assert capsys.readouterr().err == f"ncollapse report: --out {page}: cannot be written: {os.strerror(number)}\n"
 
 
 def test_serves_until_interrupted(tmp_path):
@@ -60,8 +82,6 @@ def test_places_that_cannot_be_are_one_line_that_names_the_option(tmp_path, caps
 
 
 def test_no_draft_is_left_where_the_page_cannot_be_written(tmp_path, monkeypatch):
-    from pathlib import Path
-
     def refuse(*_):
         raise OSError("no space left")
 

@@ -10,6 +10,7 @@ from ncollapse.experiments.catalogue import CATALOGUE
 from ncollapse.experiments.experiment import Experiment, Point, adjust
 from ncollapse.experiments.records import unpack
 from ncollapse.experiments.runs import read_runs
+from ncollapse.experiments.sweep import take_share
 from ncollapse.train import recipes
 
 
@@ -151,6 +152,12 @@ def test_a_run_of_two_entries_is_planned_and_shared_once(capsys):
     everything = plan(capsys, *words)
     assert len(everything) == 12
     assert {row["id"] for row in everything} == {"bce-vs-ce/table-6"}
+    assert [row["run"] for row in everything][:4] == [row["run"] for row in plan(capsys, *words[:1])][:4]
+    for i in range(1, 4):
+        both = ("bce-vs-ce/table-6", "bce-vs-ce/table-11")
+        recipes = [point.recipe for name in both for point in CATALOGUE[name].grid()]
+        share = take_share(list({recipe.run_id: recipe for recipe in recipes}), (i, 3))
+        assert [row["run"] for row in plan(capsys, *both, "--index", f"{i}/3")] == share, "what the sweep would run"
     shares = [plan(capsys, *words, "--index", f"{i}/5") for i in range(1, 6)]
     assert sorted(r["run"] for share in shares for r in share) == sorted(r["run"] for r in everything)
 

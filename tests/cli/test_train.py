@@ -64,6 +64,7 @@ def test_recipe_files(tmp_path, capsys):
         (["digits", "--out", "x", "--select", "best-validation"], ("data.validation", "best-validation")),
         (["digits", "--out", "x", "--data.name", "mnist", "--device", "cpu"], ("NCOLLAPSE_DATA", "--data-root")),
         (["bce-vs-ce/setting-1", "--out", "x", "--device", "cpu", "--data-root", "/no/such/root"], ("/no/such/root",)),
+        (["digits", "--out", "file"], ("--out file: is a file, not a folder",)),
         (["digits", "--out", "x", "--model.name", "resnet19", "--device", "cpu"], ("resnet19", "resnet18")),
         ([], ("usage", "digits")),
     ],
@@ -71,7 +72,9 @@ def test_recipe_files(tmp_path, capsys):
 def test_bad_input_is_one_line_and_exit_2(arguments, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NCOLLAPSE_DATA", raising=False)
+    (tmp_path / "file").write_text("")
     assert main(["train", *arguments]) == 2
+    assert not (tmp_path / "x").exists()
     error = capsys.readouterr().err
     assert all(word in error for word in words)
     assert "Traceback" not in error
@@ -115,7 +118,9 @@ def test_tracker_writes_beside_the_run(tmp_path, capsys):
 
 def test_a_run_that_failed_before_training_may_start_again(tmp_path, capsys):
     arguments = ["train", "digits", "--optim.epochs", "1", "--device", "cpu", "--out", str(tmp_path)]
+    (tmp_path / "mine.npz").write_text("not yet")
     assert main([*arguments, "--data.name", "npz:" + str(tmp_path / "mine.npz")]) == 2
+    assert [record.status for record in read_runs(tmp_path)] == ["failed"]
     assert main([*arguments, "--data.name", "npz:" + str(tmp_path / "mine.npz")]) == 2
     assert "mine.npz" in capsys.readouterr().err
 

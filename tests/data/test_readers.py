@@ -218,10 +218,12 @@ def test_npz_labels_of_every_whole_type(tmp_path, kind):
         ({"images": np.ones((3, 2)), "labels": np.ones(3)}, "whole numbers"),
         ({"images": np.ones((3, 2)), "labels": np.array([0, 1, 2]), "classes": ["a", "b"]}, "0..1; they span 0..2"),
         ({"images": np.ones((3, 2)), "labels": np.array(["a", "b", "c"])}, "labels must be whole numbers, got <U1"),
-        ({"images": np.ones((3, 2)), "labels": np.ones(4, int)}, r"labels must be int64 \[3\]"),
-        ({"images": np.full((3, 2), np.nan), "labels": np.ones(3, int)}, "NaN"),
+        ({"images": np.ones((3, 2)), "labels": np.zeros(4, int)}, r"labels must be int64 \[3\]"),
+        ({"images": np.full((3, 2), np.nan), "labels": np.zeros(3, int)}, "NaN"),
+        ({"images": np.ones((3, 2)), "labels": np.array([1, 2, 3])}, "no training sample has the label 0: labels - 1"),
+        ({"images": np.ones((3, 2)), "labels": np.array([0, 2, 5])}, "has the label 1, 3, 4: numpy.unique"),
         ({"images": np.ones((3, 2)), "labels": np.array([-1, 0, 1])}, "0..1; they span -1..1"),
-        ({"images": np.ones((3, 2), int), "labels": np.ones(3, int)}, "uint8 or floating point"),
+        ({"images": np.ones((3, 2), int), "labels": np.zeros(3, int)}, "uint8 or floating point"),
         ({"pictures": np.ones(3)}, "it has pictures"),
     ],
 )
@@ -229,6 +231,12 @@ def test_npz_that_does_not_fit_is_refused(tmp_path, arrays, match):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(ValueError, match=match):
         load(f"npz:{tmp_path / 'a.npz'}")
+
+
+def test_npz_may_name_classes_that_it_does_not_train(tmp_path):
+    names = {"classes": ["a", "b", "c"]}
+    np.savez(tmp_path / "a.npz", images=np.ones((3, 2)), labels=np.array([0, 2, 2]), **names)
+    assert load(f"npz:{tmp_path / 'a.npz'}").num_classes == 3
 
 
 def test_no_npz_at_all(tmp_path):

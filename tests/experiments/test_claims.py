@@ -2,7 +2,8 @@
 
 import pytest
 
-from ncollapse.experiments import claims
+from ncollapse.experiments import claims, publications
+from ncollapse.experiments.catalogue import find
 from ncollapse.experiments.claims import CHECKS
 from ncollapse.experiments.runs import RunRecord
 
@@ -47,6 +48,55 @@ def test_the_losses_agree_at_one_width_and_length(other, holds):
     pairs.append(({"width": 0.25, "epochs": 100, "loss": "mse"}, run(test__accuracy=0.5)))
     assert claims.agree(pairs, 2, 800, 0.36).holds is holds
     assert claims.agree(pairs, 0.25, 100, 1.037).holds is None
+
+
+def test_seeds_are_averaged_before_losses_are_compared():
+    keys = {"width": 2, "epochs": 800}
+    pairs = [
+        ({**keys, "loss": loss}, run(seed, test__accuracy=mean + 0.002 * (seed - 1)))
+        for loss, mean in (("ce", 0.95), ("mse", 0.953))
+        for seed in range(3)
+    ]
+    found = claims.agree(pairs, 2, 800, 0.36)
+    assert found.holds
+    assert found.detail == "0.30 points over 2 losses"
+
+
+def test_the_paper_s_own_numbers_hold_up_to_a_batch_of_1024():
+    table = publications.load("bce-vs-ce")["table-11"]
+    pairs = []
+    for point in find("bce-vs-ce/table-11").grid():
+        printed = {
+            f"train__{name}": table.find(f"train.{name}", **point.keys).value
+            for name in ("positive_score", "negative_score", "bias")
+        }
+        pairs.append((point.keys, run(**printed)))
+    assert [claim.holds for claim in CHECKS["bce-vs-ce/figure-7"](pairs)] == [True, True]
+    assert not claims.separates(pairs).holds, "SGD at 2048, of which the paper says nothing"
+
+
+def curve(*values):
+    """A history in which every NC metric takes these values."""
+    return [{"epoch": e, "train": dict.fromkeys(("nc1", "nc2", "nc3"), v)} for e, v in enumerate(values, 1)]
+
+
+def test_on_cifar100_metrics_fall_under_adamw_alone():
+    fast, slow = (0.5, 0.2, 0.1, 0.05, 0.01, 0.01, 0.01, 0.01, 0.001, 0.001), (1.0, 0.9, *[0.8] * 8)
+
+    def claim_of(adamw, sgd, *exceptions):
+        pairs = []
+        for model in ("resnet18", "resnet50", "densenet121"):
+            for optimizer, values in (("adamw", adamw), ("sgd", sgd)):
+                for loss, factor in (("ce", 1.0), ("bce", 2.0 if (model, optimizer) in exceptions else 0.5)):
+                    history = curve(*(factor * value for value in values))
+                    pairs.append(({"model": model, "optimizer": optimizer, "loss": loss}, run(history=history)))
+        return [claim.holds for claim in CHECKS["bce-vs-ce/figure-6"](pairs)]
+
+    assert claim_of(fast, slow, ("resnet50", "sgd")) == [True, True, True]
+    assert claim_of(slow, slow) == [False, True, True]
+    assert claim_of(fast, fast) == [True, False, True]
+    most = [("resnet18", "sgd"), ("resnet50", "sgd"), ("densenet121", "sgd")]
+    assert claim_of(fast, slow, *most) == [True, True, False], "half is not most"
 
 
 @pytest.mark.parametrize(("value", "holds"), [(0.02, True), (0.3, False)])

@@ -47,7 +47,18 @@ def test_both_stages_on_digits(tmp_path, monkeypatch):
     ]
     records = sweep([p.recipe for p in points], tmp_path, engine="packed", jobs=1, device="cpu")
     assert {r.status for r in records} == {"finished"}
-    rebalance_all(records, None, "cpu", None)
+    weights = records[1].path / "final.safetensors"
+    kept = weights.read_bytes()
+    weights.unlink()
+    (records[2].path / "final.safetensors").rename(tmp_path / "whole")
+    (records[2].path / "final.safetensors").write_bytes(b"cut")
+    lost, broken = rebalance_all(records, None, "cpu", None)
+    assert lost.startswith(records[1].run_id)
+    assert "weights are not here" in lost
+    assert broken.startswith(f"{records[2].run_id}: the second stage failed")
+    weights.write_bytes(kept)
+    (tmp_path / "whole").rename(records[2].path / "final.safetensors")
+    assert rebalance_all(records, None, "cpu", None) == []
     result = json.loads((records[0].path / "rebalanced.json").read_text())
     assert set(result["before"]) == set(result["after"]) == {"train", "test", "validation"}
     stamps = [(r.path / "rebalanced.json").stat().st_mtime_ns for r in records]

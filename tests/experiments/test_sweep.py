@@ -73,6 +73,25 @@ def test_a_failure_is_kept_and_retried_on_request(tmp_path):
     assert record.status == "finished"
 
 
+def test_a_finished_run_without_a_configuration_counts_again(tmp_path, monkeypatch):
+    (run,) = tiny(1)
+    (first,) = sweep([run], tmp_path, engine="packed", device="cpu")
+    (first.path / "config.json").write_text("")
+    assert read_run(first.path).status == "corrupt"
+    monkeypatch.setattr("ncollapse.experiments.engines.packed.run", lambda *_: pytest.fail("run again"))
+    monkeypatch.setattr("ncollapse.train.record.make_folder", lambda *_: pytest.fail("written to"))
+    events = []
+    (record,) = sweep([run], tmp_path, engine="packed", device="cpu", progress=events.append)
+    assert record == first
+    assert events == [{"run_id": run.run_id, "status": "skipped", "reason": "finished"}]
+
+
+def test_a_file_is_no_folder_of_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match=r"^--out \S+/file: is a file, not a folder$"):
+        sweep(tiny(1), tmp_path / "file", engine="packed", device="cpu")
+
+
 def test_the_time_limit_leaves_runs_to_resume(tmp_path):
     runs = tiny(2, epochs=400)
     records = sweep(runs, tmp_path, engine="packed", jobs=1, device="cpu", time_limit=1.0)

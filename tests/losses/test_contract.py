@@ -27,6 +27,11 @@ def twin_gradients(case: Case, z, rows):
     )
 
 
+def test_negative_soft_targets_are_refused():
+    with pytest.raises(ValueError, match="soft target must not be negative, got -1"):
+        nc.CELoss()(torch.randn(2, 3), torch.tensor([[2.0, -1.0, 0.0], [1.0, 0.0, 0.0]]))
+
+
 @every_loss
 @index_and_soft
 def test_value_and_gradient_equal_the_twin(case, soft):

@@ -199,3 +199,7 @@ def test_full_collapse_takes_the_values_the_table_names():
     orthogonal = nc.measure(torch.eye(classes), torch.arange(classes))
     assert orthogonal.distinctiveness == pytest.approx(0.5)
     assert orthogonal.mean_orthogonality == 0.0
+    dead = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    assert nc.measure(dead, torch.arange(3)).mean_orthogonality == pytest.approx(0.5**0.5), "of the two that are left"
+    assert math.isnan(nc.measure(dead * torch.tensor([[1.0], [0.0], [0.0]]), torch.arange(3)).mean_orthogonality)
+    assert nc.measure(torch.ones(8, 3), torch.arange(8) % 2).distinctiveness == 0.0

@@ -192,7 +192,9 @@ def measure_features(features, labels, classes):
             "feature_energy": average(dot(x, x) for x in h),
             "mean_norms": [norm(m) for m in means],
             "mean_cosines": spread(cosine(a, b) for a, b in itertools.combinations(means, 2)),
-            "mean_orthogonality": average(abs(cosine(a, b)) for a, b in itertools.combinations(means, 2)),
+            "mean_orthogonality": average(
+                abs(cosine(a, b)) for a, b in itertools.combinations([m for m in means if any(m)], 2)
+            ),
             "means_smallest_singular_value": singular[rank - 1],
             "counts": [len(group) for group in groups],
         },

@@ -105,11 +105,30 @@ def test_equal_probabilities_get_equal_pulls_under_ce_only():
         ({"bias": math.nan}, "bias is nan; it must be a finite number"),
         ({"bias": "x"}, "bias must be a number, not 'x'"),
         ({"loss": "hinge"}, "hinge"),
+        ({"loss": nc.BinaryLoss()}, "one logit a class and no class weights"),
+        ({"loss": nc.CELoss(weight=torch.ones(4))}, "one logit a class and no class weights"),
     ],
 )
 def test_bad_input_is_explained(arguments, message):
     with pytest.raises((ValueError, TypeError), match=message):
         nc.landscape(**{"loss": "ce", "num_classes": 4, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([-1], "expected integers 0..K-1, got -1"),
+        ([1.5], "expected integers"),
+        ([3], "expected integers 0..2, got 3"),
+        ([0, 1], "2 labels for 1 rows"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(labels, message):
+    for gradient in (score_gradient, lambda *a: bias_gradient(*a, bias=[0.0] * 3)):
+        with pytest.raises(ValueError, match=message):
+            gradient("bce", [[0.0, 0.0, 0.0]], labels)
+    with pytest.raises(ValueError, match="no class weights"):
+        score_gradient(nc.CELoss(weight=torch.ones(3)), [[0.0, 0.0, 0.0]], [1])
 
 
 def _unit_frame(num_classes):

@@ -31,7 +31,7 @@ def problems():
         "ce", class_counts=[50, 30, 20, 1], weight_decay=1e-2, feature_decay=1e-3, bias=False, features="relu"
     )
     yield nc.Problem("ls", class_counts=[5, 3, 2], weight_decay=1e-2, feature_decay=1e-3, bias=False, features="relu")
-    for dim in (1, 3, 4):
+    for dim in (1, 2, 3, 4):
         yield nc.Problem("mse", 5, dim=dim, **sizes)
         yield nc.Problem("mse", 6, dim=dim, **sizes, bias_decay=0.1)
 
@@ -55,6 +55,8 @@ def test_measure_gives_the_fields_back(problem):
             assert measured.positive_score.std < 1e-9
         comparison = measured.compare(prediction)
         assert all(abs(comparison[name].deviation) < 1e-8 for name in FIELDS)
+        assert measured.weight_norms == pytest.approx(prediction.weight_norms, rel=1e-8, abs=1e-12)
+        assert measured.mean_norms == pytest.approx(prediction.class_norms, rel=1e-8, abs=1e-12)
 
 
 @pytest.mark.parametrize("problem", [problem for problem in PROBLEMS if problem.loss.convex])

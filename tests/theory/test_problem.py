@@ -95,6 +95,8 @@ def test_impossible_input_is_explained(change, message):
         ({"weight_decay": "5e-4"}, "weight_decay must be a number, not '5e-4'"),
         ({"feature_decay": None}, "feature_decay must be a number, not None"),
         ({"per_class": [2]}, "per_class must be a number"),
+        ({"bias": "no"}, "bias must be True or False, not 'no'"),
+        ({"bias": None}, "bias must be True or False, not None"),
         ({"per_class": None, "class_counts": 7}, "class_counts must be numbers, one for each class, not 7"),
         ({"per_class": None, "class_counts": ["a", 1, 1]}, "class_counts must be numbers"),
     ],

@@ -4,9 +4,11 @@ import errno
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,6 +40,7 @@ def without_time(records):
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory):
+    torch.set_num_threads(1)  # as every test does, and this comes before the first: sums depend on it
     out = tmp_path_factory.mktemp("runs")
     return run(SHORT, out, device="cpu"), out / SHORT.run_id
 
@@ -98,6 +101,70 @@ def test_finished_run_is_not_run_again(short, monkeypatch):
     summary, folder = short
     monkeypatch.setattr("ncollapse.train.loop.prepare", lambda *_: pytest.fail("trained again"))
     assert run(SHORT, folder.parent, device="cpu", resume=False) == summary
+
+
+def test_a_finished_run_is_read_without_a_lock(short, monkeypatch):
+    summary, folder = short
+    monkeypatch.setattr("ncollapse.train.loop.hold", lambda _: pytest.fail("locked"))
+    monkeypatch.setattr("ncollapse.train.loop.make_folder", lambda *_: pytest.fail("written to"))
+    assert run(SHORT, folder.parent, device="cpu") == summary
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"name": ', None])
+def test_a_finished_run_gets_its_configuration_back(short, tmp_path, content):
+    summary, folder = short
+    copy = Path(shutil.copytree(folder, tmp_path / folder.name))
+    if content is None:
+        (copy / "config.json").unlink()
+    else:
+        (copy / "config.json").write_text(content)
+    assert run(SHORT, tmp_path, device="cpu") == summary
+    assert (copy / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+
+
+def test_a_finished_run_counts_where_nothing_can_be_written(short, tmp_path, monkeypatch):
+    summary, folder = short
+    copy = Path(shutil.copytree(folder, tmp_path / folder.name))
+    (copy / "config.json").write_text("")
+    monkeypatch.setattr(RunFolder, "write_json", refuse)
+    assert run(SHORT, tmp_path, device="cpu") == summary
+
+
+def test_a_read_only_place_is_named_by_its_argument(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(PermissionError, match=rf"^--out {tmp_path}: cannot be written: Read-only file system$"):
+        run(SHORT, tmp_path, device="cpu")
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(PermissionError, match=rf"^--out {tmp_path}/x: cannot be written: Read-only file system$"):
+        run(SHORT, tmp_path / "x", device="cpu")
+
+
+def refuse(*_, **__):
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+def test_a_file_is_no_place_for_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match=r"^--out \S+/file: is a file, not a folder$"):
+        run(SHORT, tmp_path / "file", device="cpu")
+    with pytest.raises(NotADirectoryError, match=r"^--out \S+/file/a/b: \S+/file is a file, not a folder$"):
+        run(SHORT, tmp_path / "file" / "a" / "b", device="cpu")
+
+
+@pytest.mark.parametrize("name", ["npz:{}/mine.npz", "folder:{}/mine", "cifar10", "mnist"])
+def test_missing_data_leave_nothing_behind(tmp_path, name):
+    (tmp_path / "cifar-10-batches-py").mkdir()  # empty
+    (tmp_path / "mnist").mkdir()
+    recipe = SHORT.override(data__name=name.format(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"mine|batches\.meta|train-images"):
+        run(recipe, tmp_path / "out", device="cpu", data_root=tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_name_is_no_recipe(tmp_path):
+    with pytest.raises(TypeError, match=r"recipe = 'digits' must be a Recipe.*recipes\.get\('digits'\)"):
+        run("digits", tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_stop_by_progress_then_resume_equals_one_go(short, tmp_path):
@@ -375,3 +442,19 @@ def test_every_recipe_builds_and_trains_a_step(name, toy, tmp_path):
     moved = [key for key, value in ready.model.named_parameters() if not torch.equal(value, before[key])]
     assert "head.weight" in moved
     assert len(moved) > 0.9 * len(before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__per_class_counts": (10, 20)}, r"data.per_class_counts = \(10, 20\): counts must hold 10 numbers"),
+        (
+            {"data__long_tail": 5.0, "model__bias_init": "theory"},
+            "model.bias_init = 'theory': no closed form is known for bce with unequal",
+        ),
+        ({"model__head": "etf", "model__bias_init": "theory"}, "model.bias_init = 'theory': .* needs a problem"),
+    ],
+)
+def test_what_is_refused_names_the_recipe_s_key(changes, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        run(recipes.get("digits").override(**changes), tmp_path, device="cpu")

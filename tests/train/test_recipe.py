@@ -74,6 +74,8 @@ def test_an_override_of_nothing_is_named():
         Recipe().override(optimm__lr=1.0)
     with pytest.raises(ValueError, match=r"seed\.x; 'seed' is not a part"):
         Recipe().override(seed__x=1.0)
+    with pytest.raises(ValueError, match=r"'optim\.lr'; did you mean optim__lr\?"):
+        Recipe().override(**{"optim.lr": 1.0})
 
 
 def test_shares_of_the_epochs_are_whole_epochs():

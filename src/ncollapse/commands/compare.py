@@ -38,6 +38,10 @@ class Args:
     """The settings all runs share: a recipe's name or a TOML or JSON file."""
     epochs: int | None = None
     """Train this long instead of the recipe's epochs."""
+    image_size: int | None = None
+    """Scale images to this size; needed for image folders."""
+    channels: int | None = None
+    """Repeat the channel of grey images so many times."""
     data_root: Path | None = None
     """The folder of the data sets; NCOLLAPSE_DATA by default."""
     engine: Literal["local", "packed", "ray"] = "local"
@@ -61,8 +65,10 @@ def main(argv: list[str]) -> int:
     from ncollapse.experiments.comparison import to_dict
     from ncollapse.report import write_report
     from ncollapse.report.terminal import print_findings
+    from ncollapse.train.record import writing_to
 
-    recipes = plan(args.data, args.losses, args.optimisers, args.seeds, args.recipe, args.epochs)
+    form = {"image_size": args.image_size, "channels": args.channels}
+    recipes = plan(args.data, args.losses, args.optimisers, args.seeds, args.recipe, args.epochs, **form)
     options = {
         name: getattr(args, name) for name in ("data_root", "engine", "jobs", "device", "deterministic", "retry")
     }
@@ -72,13 +78,15 @@ def main(argv: list[str]) -> int:
     finally:
         if display.live.is_started:
             display.stop()
-    page = write_report(args.out)
     unfinished = [r for r in records if r.status != "finished"]
+    if not args.json:  # before the page, which may have no place
+        print_findings(console(), findings, unfinished)
+    with writing_to(f"--out {args.out}"):
+        page = write_report(args.out)
     if args.json:
         runs = [{"run_id": r.run_id, "status": r.status, "reason": (r.summary or {}).get("reason")} for r in unfinished]
         print_json({"variants": to_dict(findings), "unfinished": runs, "report": str(page)})
     else:
-        print_findings(console(), findings, unfinished)
         print(page)
     return 1 if unfinished else 0
 

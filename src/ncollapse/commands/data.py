@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -22,7 +22,7 @@ class Args:
     """list looks, check also reads: structure, counts and md5 sums."""
     names: tyro.conf.Positional[tuple[str, ...]] = ()
     """Data sets to check; all that are there if none is named."""
-    root: str | None = None
+    root: Annotated[str | None, tyro.conf.arg(aliases=["--data-root"])] = None
     """The folder of the data sets; the environment variable NCOLLAPSE_DATA otherwise."""
     json: bool = False
     """Print one JSON object."""

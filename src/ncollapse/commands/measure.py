@@ -32,7 +32,7 @@ class Args:
     """Its weights: safetensors, a torch state dict (nothing in it is executed), or the index of their shards."""
     data: str | None = None
     """The data set to measure on: cifar10, digits, folder:PATH and so on (see ncollapse data list)."""
-    root: Path | None = None
+    root: Annotated[Path | None, tyro.conf.arg(aliases=["--data-root"])] = None
     """The folder of the data sets; by default NCOLLAPSE_DATA."""
     split: Literal["train", "test"] = "train"
     """The part of the data set."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -36,6 +36,7 @@ SPELLINGS = {
     r"method='(\w+)'": r"--method \1",
     r"dim=(\d+)": r"--dim \1",
     r"bias=False": "--no-bias",
+    r" or a loss object": "",
 }
 
 
@@ -127,7 +128,8 @@ def spell(message: str) -> str:
     """A message of the library with its arguments as options of the command line."""
     for argument, option in SPELLINGS.items():
         message = re.sub(argument, option, message)
-    return message
+    names = "|".join(item.name for item in fields(Args) if "_" in item.name)
+    return re.sub(rf"\b({names})\b", lambda found: "--" + found[1].replace("_", "-"), message)
 
 
 def show(prediction: Prediction, *, sensitivity: bool = False) -> None:

@@ -35,16 +35,22 @@ def main(argv: list[str]) -> int:
     if args.serve:
         return serve(args)
     from ncollapse.report.page import check_place, make_report, write_page
+    from ncollapse.train.record import writing_to
 
+    if args.folder.is_file():
+        raise NotADirectoryError(f"PATH {args.folder}: is a file, not a folder of runs")
     page = args.out or args.folder / "report.html"
     check_place(page)
     report = make_report(args.folder)
     if args.export is not None:
         from ncollapse.report.export import export_report
 
-        written = export_report(report, args.export)
+        with writing_to(f"--export {args.export}"):
+            written = export_report(report, args.export)
         print(f"{len(written)} files in {args.export}")
-    print(write_page(report, page))
+    with writing_to(f"--out {page}"):
+        write_page(report, page)
+    print(page)
     return 0
 
 

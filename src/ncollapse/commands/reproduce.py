@@ -181,7 +181,9 @@ def run_all(chosen: list[Choice], index: tuple[int, int] | None, args: Args) -> 
         from ncollapse.experiments.rebalance import rebalance_all
 
         deadline = None if args.time_limit is None else started + args.time_limit
-        rebalance_all([r for r in records if r.run_id in two_stage], args.data_root, args.device, deadline)
+        first_stage = [record for record in records if record.run_id in two_stage]
+        for fault in rebalance_all(first_stage, args.data_root, args.device, deadline):
+            print(fault, file=sys.stderr)
     return records
 
 
@@ -334,11 +336,10 @@ def show_plan(chosen: list[Choice], index: tuple[int, int] | None, args: Args) -
     from ncollapse.experiments.sweep import take_share, tell_standing
     from ncollapse.experiments.words import count
 
-    plan = {
-        point.recipe.run_id: (choice.experiment.id, point)
-        for choice in reversed(chosen)
-        for point in choice.points[::-1]
-    }
+    plan: dict[str, tuple[str, Point]] = {}
+    for choice in chosen:
+        for point in choice.points:
+            plan.setdefault(point.recipe.run_id, (choice.experiment.id, point))
     rows = [
         {
             "id": name,
@@ -348,14 +349,14 @@ def show_plan(chosen: list[Choice], index: tuple[int, int] | None, args: Args) -
             "gpu_minutes": round(estimate_minutes(point.recipe), 2),
             "state": tell_standing(args.out / run_id),
         }
-        for run_id, (name, point) in take_share(list(plan.items())[::-1], index)
+        for run_id, (name, point) in take_share(list(plan.items()), index)
     ]
     if args.json:
         print_json({"runs": rows})
     else:
         for row in rows:
-            words = [str(v) if isinstance(v, str) else f"{k}={v}" for k, v in row.items() if k != "gpu_minutes"]
-            print("  ".join(words[1:]))
+            keys = [f"{k}={v}" for k, v in row.items() if k not in ("id", "run", "state", "gpu_minutes")]
+            print("  ".join([str(row["run"]), *keys, str(row["state"])]))
         total = sum(float(str(row["gpu_minutes"])) for row in rows if row["state"] != "finished")
         ready = sum(row["state"] == "finished" for row in rows)
         print(f"{count(len(rows), 'run')}, {ready} finished; about {total:.1f} GPU minutes to go, one at a time")

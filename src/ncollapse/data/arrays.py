@@ -24,7 +24,8 @@ def load_npz(path: Path, split: str) -> Dataset:
     """Read `images` and `labels` (train), `test_images` and `test_labels` (test), and `classes` (names) if it is there.
 
     Images are uint8 [N, C, H, W], [N, H, W] or [N, H, W, C] (C is 1 or 3); floating point ones of these shapes, or
-    vectors [N, d], enter the network as they are. Whatever is wrong with the file is a ValueError that names it.
+    vectors [N, d], enter the network as they are. Labels are 0 to K - 1; a number that the training labels skip is an
+    error, unless the classes have names. Whatever is wrong with the file is a ValueError that names it.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
@@ -49,6 +50,8 @@ def load_npz(path: Path, split: str) -> Dataset:
     highest = max((int(array.max()) for array in numbered.values() if array.size), default=-1)
     if highest >= MOST_CLASSES:
         raise ValueError(f"{path}: labels must be below {MOST_CLASSES}, got {highest}")
+    if not names.size:
+        _refuse_gaps(path, numbered["labels"])
     if not images.size:
         raise ValueError(f"{path}: {prefix}images holds no samples, its shape is {list(images.shape)}")
     classes = tuple(str(name) for name in (names.reshape(-1) if names.size else range(highest + 1)))
@@ -57,6 +60,20 @@ def load_npz(path: Path, split: str) -> Dataset:
         return Dataset(_convert(images), labels, classes, f"npz:{path}", split)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _refuse_gaps(path: Path, labels: np.ndarray[Any, Any]) -> None:
+    """Classes that training labels skip are a mistake in the numbering, unless the file names them."""
+    known = set(np.unique(labels).tolist())
+    highest = max(known, default=-1)
+    empty = [label for label in range(highest + 1) if label not in known]
+    if empty:
+        listed = ", ".join(map(str, empty[:5])) + (" ..." if len(empty) > 5 else "")
+        hint = "labels - 1 starts at 0" if empty == [0] else "numpy.unique(labels, return_inverse=True)[1] closes gaps"
+        raise ValueError(
+            f"{path}: labels run to {highest}, but no training sample has the label {listed}: {hint}; if these classes "
+            "are meant, name all of them in an array `classes`"
+        )
 
 
 def _read_shape(path: Path, file: Any, key: str) -> tuple[int, ...]:

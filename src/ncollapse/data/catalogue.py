@@ -163,8 +163,7 @@ def find_root(root: str | os.PathLike[str] | None) -> Path:
     chosen = root if root is not None else os.environ.get("NCOLLAPSE_DATA")
     if not chosen:
         raise ValueError(
-            "no data root: set the environment variable NCOLLAPSE_DATA, or give root (--data-root DIR; --root DIR for "
-            "ncollapse data)"
+            "no data root: set the environment variable NCOLLAPSE_DATA, or give root (--data-root DIR for a command)"
         )
     return Path(chosen)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -9,7 +10,7 @@ from ncollapse.data.augment import Augment
 from ncollapse.data.dataset import Dataset
 from ncollapse.data.folders import FolderDataset, decode
 from ncollapse.data.loader import DeviceLoader, EvalLoader
-from ncollapse.data.stream import FolderEvalLoader, FolderLoader
+from ncollapse.data.stream import NO_PILLOW, FolderEvalLoader, FolderLoader
 
 RESIDENT_BYTES = 8 << 30
 CENTRE = {"imagenet": 224 / 256}
@@ -51,6 +52,15 @@ def eval_loader(
     if _fits(dataset, size) and centre == 1.0:
         return EvalLoader(_decode_once(dataset, size, workers), batch_size, **options)
     return FolderEvalLoader(dataset, batch_size, image_size=size, centre=centre, workers=workers, **options)
+
+
+def check_form(dataset: Dataset | FolderDataset, image_size: int | None, channels: int | None) -> None:
+    """Raise what a loader of a folder of images would raise, before there is one."""
+    if isinstance(dataset, Dataset):
+        return
+    _require_size(dataset, image_size, channels)
+    if find_spec("PIL") is None:
+        raise ValueError(NO_PILLOW)
 
 
 def _decode_once(dataset: FolderDataset, size: int, workers: int | None) -> Dataset:

@@ -27,6 +27,7 @@ ASPECTS = (3 / 4, 4 / 3)
 DECODED_AT_ONCE = 64
 DECODED_ALONE = 2000
 """So many images are decoded before worker processes have started, which takes seconds."""
+NO_PILLOW = "image folders need Pillow: pip install 'ncollapse[vision]'"
 Order = tuple[str, int | None]
 """A path, and the seed of its random window or None for the centre."""
 
@@ -193,7 +194,7 @@ class _Decoder:
         try:
             from PIL import Image
         except ImportError:
-            return "image folders need Pillow: pip install 'ncollapse[vision]'"
+            return NO_PILLOW
         path, window = order
         try:
             with Image.open(path) as file:

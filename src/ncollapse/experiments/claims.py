@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ncollapse.experiments import publications
@@ -70,10 +70,10 @@ def falls(pairs: Pairs, fields: Sequence[str], by: float = 10.0, small: float = 
     return Claim(text, kept == total if total else None, detail)
 
 
-def bce_first(pairs: Pairs, fields: Sequence[str]) -> Claim:
+def bce_first(pairs: Pairs, fields: Sequence[str], *, mostly: bool = False) -> Claim:
     """Over the first fifth of the epochs (20 of 100) the metrics of BCE lie below those of CE, in geometric mean.
 
-    Runs of one length are compared, at the epochs at which both were measured.
+    Runs of one length are compared, at the epochs at which both were measured; all of them, or more than half.
     """
     kept, total = 0, 0
     for keys, record in pairs:
@@ -85,10 +85,10 @@ def bce_first(pairs: Pairs, fields: Sequence[str]) -> Claim:
             if early:
                 total += 1
                 kept += early[1] < early[0]
-    text = "BCE's NC metrics fall faster than CE's in the first fifth of the training"
+    text = "BCE's NC metrics fall faster than CE's in the first fifth of the training" + ", in most cases" * mostly
     if not total:
         return Claim(text, None, "it takes runs of both losses")
-    return Claim(text, kept == total, f"{kept} of {count(total, 'curve')}")
+    return Claim(text, kept > total / 2 if mostly else kept == total, f"{kept} of {count(total, 'curve')}")
 
 
 def separates(pairs: Pairs) -> Claim:
@@ -180,13 +180,17 @@ def starts_at_the_optimum(pairs: Pairs) -> list[Claim]:
 
 
 def agree(pairs: Pairs, width: float, epochs: int, printed: float) -> Claim:
-    """The range of test accuracies over the losses at one width and length, against the printed one."""
-    here = [r.final("test.accuracy") for k, r in pairs if k.get("width") == width and k.get("epochs") == epochs]
+    """The range over the losses of test accuracies, means over seeds, at one width and length, against the printed."""
+    here: dict[str, list[float]] = {}
+    for keys, record in pairs:
+        if keys.get("width") == width and keys.get("epochs") == epochs:
+            here.setdefault(str(keys["loss"]), []).append(record.final("test.accuracy"))
     text = f"the test accuracies of the losses at width {width:g} and {epochs} epochs lie within {printed:g} points"
     if len(here) < 2:
         return Claim(text, None, "")
-    spread = 100 * (max(here) - min(here))
-    return Claim(text, spread <= printed, f"{spread:.2f} points over {count(len(here), 'run')}")
+    means = [statistics.fmean(values) for values in here.values()]
+    spread = 100 * (max(means) - min(means))
+    return Claim(text, spread <= printed, f"{spread:.2f} points over {len(here)} losses")
 
 
 def orthogonal(pairs: Pairs) -> Claim:
@@ -248,6 +252,25 @@ def _collapse(pairs: Pairs) -> list[Claim]:
     return [falls(pairs, NC), bce_first(pairs, NC)]
 
 
+def _collapse_under_adamw(pairs: Pairs) -> list[Claim]:
+    """Figure 6: on CIFAR100 the metrics fall to zero under AdamW, not under SGD; BCE is first in most cases."""
+    adamw, sgd = ([pair for pair in pairs if pair[0].get("optimizer") == name] for name in ("adamw", "sgd"))
+    stays = falls(sgd, NC)
+    return [
+        replace(falls(adamw, NC), text=f"under AdamW {falls(adamw, NC).text}"),
+        Claim("under SGD they do not", None if stays.holds is None else not stays.holds, stays.detail),
+        bce_first(pairs, NC, mostly=True),
+    ]
+
+
+def _biases_by_batch(pairs: Pairs) -> list[Claim]:
+    """Figure 7, of which the paper speaks up to a batch size of 1024."""
+    kept = [pair for pair in pairs if pair[0].get("batch_size", 0) <= 1024]
+    return [
+        replace(claim, text=f"{claim.text}, up to a batch size of 1024") for claim in (separates(kept), vanishes(kept))
+    ]
+
+
 def _classified(pairs: Pairs) -> list[Claim]:
     return [gains(pairs, "test.uniform_accuracy", "uniform accuracy"), margins(pairs, "test.uniform_accuracy")]
 
@@ -257,14 +280,15 @@ def _biases(pairs: Pairs) -> list[Claim]:
 
 
 CHECKS: dict[str, Callable[[Pairs], list[Claim]]] = {
-    **{f"bce-vs-ce/figure-{n}": _collapse for n in (2, 4, 5, 6)},
+    **{f"bce-vs-ce/figure-{n}": _collapse for n in (2, 4, 5)},
+    "bce-vs-ce/figure-6": _collapse_under_adamw,
     "bce-vs-ce-early/figure-2": _collapse,
     "bce-vs-ce/table-1": _classified,
     "bce-vs-ce-early/table-2": _classified,
     "bce-vs-ce/vit": lambda pairs: [gains(pairs, "test.uniform_accuracy", "uniform accuracy")],
     "bce-vs-ce/figure-3": _biases,
     "bce-vs-ce-early/figure-3": _biases,
-    "bce-vs-ce/figure-7": lambda pairs: [separates(pairs), vanishes(pairs)],
+    "bce-vs-ce/figure-7": _biases_by_batch,
     "all-losses/figure-1": lambda pairs: [falls(pairs, PLAIN)],
     "all-losses/figure-4": lambda pairs: [agree(pairs, 0.25, 100, 1.037), agree(pairs, 2, 800, 0.36)],
     "all-losses/figure-5": lambda pairs: [falls(pairs, PLAIN)],

@@ -38,11 +38,13 @@ def compare(
 
 def check_data(recipes: Sequence[Recipe], out: Path, data_root: str | Path | None) -> None:
     """Load the data of unfinished runs once before any starts: a wrong file is one error, not one for each run."""
+    from ncollapse.data.choose import check_form
     from ncollapse.train.feed import load_splits
 
     waiting = [r for r in recipes if read_run(out / r.run_id).status != "finished"]
     for recipe in {json.dumps(asdict(r.data)): r for r in waiting}.values():
-        load_splits(recipe, data_root)
+        for part in load_splits(recipe, data_root).values():
+            check_form(part, recipe.data.image_size, recipe.data.channels)
 
 
 def plan(
@@ -52,12 +54,15 @@ def plan(
     seeds: int = 3,
     recipe: str | None = None,
     epochs: int | None = None,
+    image_size: int | None = None,
+    channels: int | None = None,
 ) -> list[Recipe]:
     """The recipes of a comparison: losses x optimisers x seeds 0 to `seeds` - 1, all else equal.
 
     `recipe` names the settings they share (a name or a file); by default the small network for digits and for arrays,
     and bce-vs-ce's AdamW setting for images. Without `optimisers` the recipe's own is used; for another one the rate is
-    the papers' (0.01 for SGD and L-BFGS, 0.001 for Adam and AdamW).
+    the papers' (0.01 for SGD and L-BFGS, 0.001 for Adam and AdamW). `image_size` and `channels` replace the recipe's;
+    folders of images need a size.
 
     >>> [r.loss.name for r in plan(losses=("ce", "bce"), seeds=1)]
     ['ce', 'bce']
@@ -80,6 +85,8 @@ def plan(
     planned = []
     for loss in dict.fromkeys(losses):
         base = choose_recipe(data, loss, recipe)
+        form = {"data__image_size": image_size, "data__channels": channels}
+        base = base.override(**{key: value for key, value in form.items() if value is not None})
         if epochs is not None:
             from ncollapse.experiments.experiment import shorten
 

@@ -44,12 +44,24 @@ def balance_weights(counts: Sequence[int], beta: float = BETA) -> list[float]:
 
 def rebalance_all(
     records: Iterable[RunRecord], data_root: str | Path | None, device: str | None, deadline: float | None
-) -> None:
-    """The second stage of every finished run that lacks it; what it gives is written to rebalanced.json."""
+) -> list[str]:
+    """The second stage of every finished run that lacks it; what it gives is written to rebalanced.json.
+
+    Returns what went wrong, a line a run: the others go on.
+    """
+    faults = []
     for record in records:
         late = deadline is not None and time.time() > deadline
-        if record.status == "finished" and not late and not (record.path / "rebalanced.json").is_file():
+        if record.status != "finished" or late or (record.path / "rebalanced.json").is_file():
+            continue
+        if not (record.path / "final.safetensors").is_file():
+            faults.append(f"{record.run_id}: no second stage, its weights are not here (final.safetensors)")
+            continue
+        try:
             write_json(record.path / "rebalanced.json", rebalance(record, data_root, device))
+        except Exception as error:
+            faults.append(f"{record.run_id}: the second stage failed: {type(error).__name__}: {error}")
+    return faults
 
 
 def rebalance(record: RunRecord, data_root: str | Path | None, device: str | None = None) -> dict[str, Any]:

@@ -51,19 +51,23 @@ def sweep(
         from ncollapse.train.distributed import find_device
 
         find_device(device)
+    from ncollapse.train.record import make_folder, writing_to
+
     folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
     deadline = None if time_limit is None else time.time() + time_limit
     todo: list[Job] = []
     for recipe in chosen:
-        status = tell_standing(folder / recipe.run_id)
+        status = mend(folder / recipe.run_id, recipe)
         if status in ("finished", "running") or (status == "failed" and not retry):
             emit({"run_id": recipe.run_id, "status": "skipped", "reason": status})
             continue
         if status == "failed":
-            (folder / recipe.run_id / "summary.json").unlink(missing_ok=True)
+            with writing_to(f"--out {folder}"):
+                (folder / recipe.run_id / "summary.json").unlink(missing_ok=True)
         root = None if data_root is None else str(data_root)
         todo.append(Job(recipe.run_id, recipe.to_dict(), str(folder), root, device, deterministic, deadline))
+    if todo or not folder.is_dir():
+        make_folder(folder, folder)
     if todo:
         carry_out(todo, jobs, emit)
     return [_read_back(folder, recipe) for recipe in chosen]
@@ -86,6 +90,16 @@ def take_share(recipes: Sequence[T], index: tuple[int, int] | None) -> Sequence[
 def tell_standing(folder: Path) -> str:
     """The status of a run's folder, "new" where there is none."""
     return read_run(folder).status if folder.is_dir() else "new"
+
+
+def mend(folder: Path, recipe: Recipe) -> str:
+    """The status of a recipe's folder; a finished run without a configuration gets its own back."""
+    from ncollapse.train.record import RunFolder
+
+    status = tell_standing(folder)
+    if status == "corrupt" and RunFolder(folder).read_finished(recipe) is not None:
+        status = tell_standing(folder)
+    return status
 
 
 def _read_back(folder: Path, recipe: Recipe) -> RunRecord:

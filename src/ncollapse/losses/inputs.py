@@ -62,14 +62,17 @@ def widen(logits: Tensor) -> Tensor:
 def is_index(target: Tensor, batch: int, num_classes: int) -> bool:
     """Tell an index target [B] (True) from a soft target [B, K] (False), by shape; raise for anything else.
 
-    Labels out of range raise ValueError on the CPU. On other devices looking would mean waiting for the device, and
-    while compiling it would break the graph: there the gather or scatter that reads the label has its own assertion.
+    Labels out of range and negative soft targets raise ValueError on the CPU. On other devices looking would mean
+    waiting for the device, and while compiling it would break the graph: there the gather or scatter that reads the
+    label has its own assertion.
     """
     if not isinstance(target, Tensor):
         raise TypeError(f"target must be a tensor, got {type(target).__name__}")
     if target.shape == (batch, num_classes):
         if target.is_complex():
             raise TypeError(f"soft target must be real, got {target.dtype}")
+        if target.device.type == "cpu" and target.numel() and not torch.compiler.is_compiling() and target.min() < 0:
+            raise ValueError(f"soft target must not be negative, got {float(target.min()):g}")
         return False
     if target.shape != (batch,):
         raise ValueError(

@@ -76,8 +76,9 @@ def _open_batches(batches: Any) -> Source:
         )
     if iter(batches) is batches:
         raise TypeError(
-            f"features: a {type(batches).__name__} can be read only once, and two passes are needed; pass a list, a "
-            "DataLoader or any object whose __iter__ starts again, or feed ncollapse.ClassStatistics batch by batch"
+            f"features: a {type(batches).__name__} can be read only once, but is gone through several times; pass a "
+            "list, a DataLoader or any object whose __iter__ starts again, or feed ncollapse.ClassStatistics batch by "
+            "batch"
         )
     first = next((_check_batch(batch) for batch in batches), None)
     if first is None:

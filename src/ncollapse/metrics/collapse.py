@@ -155,6 +155,14 @@ def vary_angles(rows: Tensor) -> Tensor:
     return average_off_diagonal((cosines(rows) + ideal).abs())
 
 
+def measure_orthogonality(rows: Tensor) -> Tensor:
+    """Mean over pairs of |cos|, of rows that are not 0: 0 for orthogonal rows, NaN where fewer than two are left."""
+    alive = (torch.linalg.vector_norm(rows, dim=1) != 0).sum().to(rows.dtype)
+    classes = float(len(rows))
+    share: Tensor = classes * (classes - 1) / (alive * (alive - 1))
+    return average_off_diagonal(cosines(rows).abs()) * share
+
+
 def measure_means(moments: Moments) -> dict[str, Tensor]:
     """The frame of the class means: `nc2_means`, `equinorm_means`, `equiangle_means`, `mean_orthogonality`."""
     centred = moments.centred
@@ -162,7 +170,7 @@ def measure_means(moments: Moments) -> dict[str, Tensor]:
         "nc2_means": distance_to_simplex(centred @ centred.T),
         "equinorm_means": vary_norms(centred),
         "equiangle_means": vary_angles(centred),
-        "mean_orthogonality": average_off_diagonal(cosines(moments.means).abs()),
+        "mean_orthogonality": measure_orthogonality(moments.means),
     }
 
 

@@ -17,7 +17,7 @@ def compactness(directions: Tensor) -> Tensor:
     >>> compactness(torch.eye(3)).item()
     1.0
     """
-    return (1 + (directions**2).sum(1).mean()) / 2
+    return ((1 + (directions**2).sum(1).mean()) / 2).clamp(0, 1)
 
 
 def distinctiveness(directions: Tensor) -> Tensor:
@@ -33,4 +33,4 @@ def distinctiveness(directions: Tensor) -> Tensor:
     if classes < 2:
         return directions.sum() * float("nan")
     between = directions.sum(0).square().sum() - directions.square().sum()
-    return (1 - between / (classes * (classes - 1))) / 2
+    return ((1 - between / (classes * (classes - 1))) / 2).clamp(0, 1)

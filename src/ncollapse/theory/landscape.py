@@ -11,9 +11,10 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.special import expit, log_expit
 
-from ncollapse.losses import BCELoss, FocalLoss, Loss, MSELoss, make_loss
+from ncollapse.losses import BCELoss, FocalLoss, Loss, MSELoss
+from ncollapse.metrics.batches import check_labels
 from ncollapse.theory.conjugates import Array, convex_loss
-from ncollapse.theory.problem import check_number, is_whole
+from ncollapse.theory.problem import check_number, is_whole, make_plain_loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ def landscape(
     along = np.cos(theta)[:, None] * cosines + np.sin(theta)[:, None] * sines
     across = -np.sin(theta)[:, None] * cosines + np.cos(theta)[:, None] * sines
     z = scale * s[None, :, None] * along[:, None, :] - bias
-    value, slopes = _groups(make_loss(loss, **loss_params), z, sizes)
+    value, slopes = _groups(make_plain_loss(loss, **loss_params), z, sizes)
     d_norm = scale * (slopes * along[:, None, :]).sum(axis=-1)
     d_angle = scale * s * (slopes * across[:, None, :]).sum(axis=-1)
     return Landscape(s, theta, value, d_norm, d_angle)
@@ -95,8 +96,10 @@ def score_gradient(loss: str | Loss, logits: ArrayLike, labels: ArrayLike, **los
     z = np.asarray(logits, dtype=np.float64)
     if z.ndim != 2:
         raise ValueError(f"logits has shape {z.shape}; expected [N, K]")
-    y = np.asarray(labels, dtype=np.int64)
-    convex = convex_loss(make_loss(loss, **loss_params), z.shape[1])
+    y = check_labels(labels, len(z)).numpy()
+    if y.size and y.max() >= z.shape[1]:
+        raise ValueError(f"labels: expected integers 0..{z.shape[1] - 1}, got {y.max()}")
+    convex = convex_loss(make_plain_loss(loss, **loss_params), z.shape[1])
     responses = convex.evaluate(torch.from_numpy(z), torch.from_numpy(y))[1].numpy()
     return convex.gradient(responses, y)
 

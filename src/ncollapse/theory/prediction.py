@@ -169,7 +169,8 @@ class Prediction:
     @cached_property
     def _norms(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         k = self.problem.num_classes
-        if self.problem.balanced and self.method == "closed" and self.rank in (0, 1, k - 1, k):
+        equal = self.rank in (0, k - 1, k) or self.phase == "mean-only"  # a simplex of lower rank has others
+        if self.problem.balanced and self.method == "closed" and equal:
             return (math.sqrt(self.feature_energy),) * k, (math.sqrt(self.weight_energy / k),) * k
         from ncollapse.theory.configuration import factor
 

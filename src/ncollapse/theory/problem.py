@@ -69,9 +69,9 @@ class Problem:
         named = ", ".join(f"{name}={value!r}" for name, value in loss_params.items() if value is not None)
         if isinstance(loss, Loss) and named:
             raise TypeError(f"loss is {loss} already; to change it give its name too: loss={loss.name!r}, {named}")
-        made = make_loss(loss, **loss_params)
-        if made.name == "binary" or made.weight is not None:
-            raise ValueError("loss must have one logit a class and no class weights (class_counts weigh classes)")
+        made = make_plain_loss(loss, **loss_params)
+        if type(bias).__name__ not in ("bool", "bool_"):  # Python's or numpy's; None and "no" are neither
+            raise TypeError(f"bias must be True or False, not {bias!r}")
         decays = {"weight_decay": weight_decay, "feature_decay": feature_decay, "bias_decay": bias_decay}
         for name, value in decays.items():
             if not math.isfinite(check_number(name, value)) or value < 0:
@@ -218,6 +218,14 @@ def _check_classes(num_classes: int | None, counts: tuple[float, ...] | None) ->
     if counts is not None and len(counts) != num_classes:
         raise ValueError(f"class_counts has {len(counts)} entries but num_classes is {num_classes}")
     return int(num_classes)
+
+
+def make_plain_loss(loss: str | Loss, **params: Any) -> Loss:
+    """The loss of that name, or the object itself; one that theory does not know raises."""
+    made = make_loss(loss, **params)
+    if made.name == "binary" or made.weight is not None:
+        raise ValueError("loss must have one logit a class and no class weights (class_counts weigh classes)")
+    return made
 
 
 def _check_sizes(per_class: float | None, batch_size: float | None, counts: tuple[float, ...] | None) -> None:

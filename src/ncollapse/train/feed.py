@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from ncollapse import data
+from ncollapse.data.catalogue import INFO, find_folder
 from ncollapse.models import Network, create
 from ncollapse.theory import Problem
 from ncollapse.train.distributed import World
@@ -36,17 +38,35 @@ def load_splits(recipe: Recipe, root: str | Path | None) -> dict[str, Samples]:
         splits["test"] = replace(held, split="test")
     if spec.validation:
         train, splits["validation"] = data.validation_split(train, spec.validation, seed=spec.seed)
-    if spec.samples_per_class is not None:
-        train = data.samples_per_class(train, spec.samples_per_class, seed=spec.seed)
-    elif spec.per_class_counts is not None:
-        train = data.per_class_counts(train, spec.per_class_counts, seed=spec.seed)
-    elif spec.step_imbalance is not None:
-        train = data.step_imbalance(train, spec.step_imbalance, seed=spec.seed)
-    elif spec.long_tail is not None:
-        train = data.long_tail(train, spec.long_tail, seed=spec.seed)
+    for subset in (data.samples_per_class, data.per_class_counts, data.step_imbalance, data.long_tail):
+        wanted = getattr(spec, subset.__name__)
+        if wanted is not None:
+            with naming(f"data.{subset.__name__} = {wanted}"):
+                train = subset(train, wanted, seed=spec.seed)
     if spec.random_labels:
         train = data.random_labels(train, seed=spec.seed)
     return {"train": train, **splits}
+
+
+@contextmanager
+def naming(key: str) -> Iterator[None]:
+    """What is refused in here is said of a key of the recipe."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from error
+
+
+def check_data(recipe: Recipe, root: str | Path | None) -> None:
+    """Raise what reading would raise where files are not there; nothing is read as long as they are."""
+    name = recipe.data.name
+    kind, _, rest = name.partition(":")
+    files = [Path(rest)] if kind in ("folder", "npz") else []
+    if name in INFO and INFO[name].folders:
+        folder = find_folder(name, root)
+        files = [folder / file for file in INFO[name].files]
+    if not all(file.exists() or Path(str(file).removesuffix(".gz")).exists() for file in files):
+        load_splits(recipe, root)
 
 
 def load(name: str, root: str | Path | None, split: str) -> Any:
@@ -99,7 +119,8 @@ def build_model(recipe: Recipe, feed: Feed, world: World) -> tuple[Network, Prob
         )
     counts = {"num_classes": feed.num_classes, "class_counts": feed.counts}
     channels, size = (feed.shape[0], feed.shape[-1]) if len(feed.shape) == 3 else (feed.shape[0], 1)
-    with _seeding, torch.random.fork_rng(devices=[]):  # the global generator belongs to the whole process
+    theory = naming("model.bias_init = 'theory'") if spec.bias_init == "theory" else nullcontext()
+    with theory, _seeding, torch.random.fork_rng(devices=[]):  # the global generator belongs to the whole process
         torch.default_generator.manual_seed(recipe.seed)  # torch.manual_seed would set the GPUs' too, for good
         model = create(
             spec.name,

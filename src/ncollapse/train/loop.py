@@ -21,9 +21,10 @@ from ncollapse.train import checkpoint, optimiser
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.distributed import join
 from ncollapse.train.evaluate import describe_split, measure_split, shorten
+from ncollapse.train.feed import check_data
 from ncollapse.train.lock import hold
 from ncollapse.train.recipe import Recipe
-from ncollapse.train.record import RunFolder
+from ncollapse.train.record import RunFolder, make_folder
 from ncollapse.train.schedule import rate_at
 from ncollapse.train.setup import Training, prepare
 
@@ -68,19 +69,25 @@ def run(
     """Train by a recipe in the folder `out/recipe.run_id` and return the summary written there.
 
     A finished run is not run again: its summary is returned. One that was started is continued, or refused with
-    `resume=False`. `data_root` defaults to NCOLLAPSE_DATA; `device` to a GPU where there is one. `deterministic` asks
-    torch for deterministic algorithms: on a CPU a run that was killed and resumed then ends bit for bit as one that was
-    not. `progress` gets an event about twice a second and at the end of each epoch; an exception it raises stops the
-    run at the end of the epoch, with a checkpoint. `graph` (a GPU alone) captures the step in a CUDA graph, by default
-    wherever possible; `compile` compiles the trunk, by default for runs long enough to repay it.
+    `resume=False`. Where the data are missing no folder is made. `data_root` defaults to NCOLLAPSE_DATA; `device` to a
+    GPU where there is one. `deterministic` asks torch for deterministic algorithms: on a CPU a run that was killed and
+    resumed then ends bit for bit as one that was not. `progress` gets an event about twice a second and at the end of
+    each epoch; an exception it raises stops the run at the end of the epoch, with a checkpoint. `graph` (a GPU alone)
+    captures the step in a CUDA graph, by default wherever possible; `compile` compiles the trunk, by default for runs
+    long enough to repay it.
 
     Several runs share a GPU when each is called in a thread of its own: every run has its own stream, graphs and memory
     pool, takes turns at capturing, and uses no global random numbers after its network is made.
     """
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe = {recipe!r} must be a Recipe, such as ncollapse.train.recipes.get('digits')")
     world = join(device)
     folder = RunFolder(Path(out) / recipe.run_id)
-    if world.first:
-        folder.path.mkdir(parents=True, exist_ok=True)
+    done = world.share(lambda: folder.read_finished(recipe))
+    if done is not None:
+        return done
+    check_data(recipe, data_root)
+    world.share(lambda: make_folder(folder.path, Path(out)))
     with hold(folder.path) if world.first else contextlib.nullcontext():
         done = world.share(lambda: folder.begin(recipe, resume, world.device))
         if done is not None:

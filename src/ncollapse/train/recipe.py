@@ -256,6 +256,8 @@ class Recipe:
         """
         content = self.to_dict()
         for key, value in changes.items():
+            if "." in key:
+                raise ValueError(f"unknown key {key!r}; did you mean {key.replace('.', '__')}?")
             *path, last = key.split("__")
             place = content
             for part in path:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import platform
 import shlex
 import sys
+import tempfile
 import traceback
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,6 +24,31 @@ from ncollapse.train.checkpoint import blame, find, write_atomic
 from ncollapse.train.recipe import Recipe
 
 PACKAGES = ("ncollapse", "torch", "numpy", "scipy", "scikit-learn", "safetensors")
+FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def make_folder(place: Path, out: Path) -> None:
+    """Make a folder at `out` or below it that can be written to; an error names the argument."""
+    with writing_to(f"--out {out}"):
+        blocked = next((path for path in (place, *place.parents) if path.exists() and not path.is_dir()), None)
+        if blocked is not None:
+            where = "" if blocked == out else f"{blocked} "
+            raise NotADirectoryError(f"--out {out}: {where}is a file, not a folder")
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place):  # it may be there and be read-only
+            pass
+
+
+@contextlib.contextmanager
+def writing_to(place: str) -> Iterator[None]:
+    """What the system refuses in here is said of `place`: an argument with its value, or a file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # not the system's own words
+            raise
+        kind = PermissionError if error.errno in FORBIDDEN else OSError
+        raise kind(f"{place}: cannot be written: {error.strerror}") from error
 
 
 class RunFolder:
@@ -35,9 +63,9 @@ class RunFolder:
 
         A run that has trained and has not finished is refused unless `resume`; one that failed before may start again.
         """
-        summary = self.read_summary()
-        if summary is not None and summary.get("status") == "finished":
-            return summary
+        finished = self.read_finished(recipe)
+        if finished is not None:
+            return finished
         if (self.last_epoch() or find(self.checkpoints)) and not resume:
             raise ValueError(
                 f"{self.path} holds a run that has not finished: pass --resume (resume=True) to continue it, "
@@ -50,10 +78,23 @@ class RunFolder:
         self.write_json("env.json", self._describe(device))
         return None
 
+    def read_finished(self, recipe: Recipe) -> dict[str, Any] | None:
+        """The summary of a run that is finished, else None; a configuration that cannot be read is written anew."""
+        summary = self.read_summary()
+        if summary is None or summary.get("status") != "finished":
+            return None
+        with contextlib.suppress(OSError):  # where nothing can be written the summary counts all the same
+            if self._read_object("config.json") is None:
+                self.write_json("config.json", recipe.to_dict())
+        return summary
+
     def read_summary(self) -> dict[str, Any] | None:
+        return self._read_object("summary.json")
+
+    def _read_object(self, name: str) -> dict[str, Any] | None:
         try:
-            content = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
+            content = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
             return None
         return content if isinstance(content, dict) else None
 

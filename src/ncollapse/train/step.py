@@ -134,7 +134,7 @@ class Captured:
     ) -> None:
         self.buffers = buffers
         stream = torch.cuda.current_stream()
-        new = search and is_new((kernels, *(buffer.shape for buffer in buffers)))
+        new = search and is_new((kernels, *((buffer.shape, buffer.dtype) for buffer in buffers)))
         with CAPTURING, quiet() if new else nullcontext(), fusing(), _searching(search):
             for _ in range(WARM_UP):
                 work(*buffers)
