@@ -168,7 +168,8 @@ def test_an_empty_class_is_nan_with_one_warning(batched):
     assert filename == __file__
     for name in ("nc1", "nc1_balanced", "nc1_quotient", "cdnv", "nc2_means", "nc3", "nc3_distance", "nc4", "nc2_relu"):
         assert math.isnan(getattr(m, name)), name
-    for name in ("compactness", "distinctiveness", "distinctiveness_centred", "equinorm_means", "mean_orthogonality"):
+    similarities = ("compactness", "compactness_uncentred", "distinctiveness", "distinctiveness_centred")
+    for name in (*similarities, "equinorm_means", "mean_orthogonality"):
         assert math.isnan(getattr(m, name)), name
     assert m.empty_classes == (2,)
     assert m.counts == (3, 6, 0, 3)

@@ -169,6 +169,7 @@ def measure_features(features, labels, classes):
     compact = average(
         average(cosine(a - centre, b - centre) for a in groups[k] for b in groups[k]) for k in range(classes)
     )
+    compact_uncentred = average(average(cosine(a, b) for a in groups[k] for b in groups[k]) for k in range(classes))
     apart = average(average(cosine(a, b) for a in groups[k] for b in groups[m]) for k, m in pairs)
     apart_centred = average(
         average(cosine(a - centre, b - centre) for a in groups[k] for b in groups[m]) for k, m in pairs
@@ -187,6 +188,7 @@ def measure_features(features, labels, classes):
             "equinorm_means": equinorm(centred),
             "equiangle_means": equiangle(centred),
             "compactness": (compact + 1) / 2,
+            "compactness_uncentred": (compact_uncentred + 1) / 2,
             "distinctiveness": (1 - apart) / 2,
             "distinctiveness_centred": (1 - apart_centred) / 2,
             "feature_energy": average(dot(x, x) for x in h),

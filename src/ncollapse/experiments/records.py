@@ -28,7 +28,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
         *("compactness", "distinctiveness", "weight_energy", "feature_energy", "numerical_rank"),
         *("mean_orthogonality", "positive_score", "negative_score", "bias"),
     ),
-    "test": ("nc1", "nc4", "accuracy", "uniform_accuracy", "compactness", "distinctiveness"),
+    "test": ("nc1", "nc4", "accuracy", "uniform_accuracy", "compactness", "compactness_uncentred", "distinctiveness"),
     "validation": ("accuracy", "uniform_accuracy"),
     "certificate": ("gap", "relative_gap"),
     "time": ("epoch_s", "measure_s", "elapsed_s"),

@@ -74,6 +74,8 @@ FIELDS: tuple[Field, ...] = (
     # similarity
     Field("compactness", "similarity", "mean cosine inside a class, centred, mapped to [0, 1]", "1",
           "(1 + mean_k mean_{i,i'} cos(h_i − h̄, h_i' − h̄)) / 2", f"{BCE} Eq. 49"),
+    Field("compactness_uncentred", "similarity", "the same for features as they are", "1",
+          "(1 + mean_k mean_{i,i'} cos(h_i, h_i')) / 2", f"{BCE} Eq. 49, uncentred as Eq. 50"),
     Field("distinctiveness", "similarity", "mean cosine between classes, uncentred, mapped to [0, 1]",
           "K/(2(K−1)); 1/2 for h ≥ 0", "(1 − mean_{k≠k'} mean_{i,i'} cos(h_i, h_i')) / 2", f"{BCE} Eq. 50"),
     Field("distinctiveness_centred", "similarity", "the same for centred features", "K/(2(K−1))",

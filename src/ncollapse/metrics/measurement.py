@@ -68,6 +68,7 @@ class Measurement:
     class_accuracy: tuple[float, ...] = ()
     cosine_margin: Spread = NO_SPREAD
     compactness: float = NAN
+    compactness_uncentred: float = NAN
     distinctiveness: float = NAN
     distinctiveness_centred: float = NAN
     positive_score: Spread = NO_SPREAD

@@ -239,6 +239,7 @@ def measure_samples(scan: Scan, classifier: Classifier | None) -> dict[str, Any]
     values: dict[str, Any] = {"feature_energy": float(scan.feature_energy)}
     if complete:
         values["compactness"] = float(compactness(scan.centred_directions))
+        values["compactness_uncentred"] = float(compactness(scan.directions))
         values["distinctiveness"] = float(distinctiveness(scan.directions))
         values["distinctiveness_centred"] = float(distinctiveness(scan.centred_directions))
     if classifier is None or scan.decision is None or scan.nearest is None or scan.positive is None:
