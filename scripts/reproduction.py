@@ -15,7 +15,7 @@ from ncollapse.experiments.rebalance import second_stage_lines
 from ncollapse.experiments.runs import RunRecord, read_runs
 from ncollapse.experiments.variants import CASES, LOSSES
 from ncollapse.experiments.verdicts import Line, compare, match
-from ncollapse.experiments.words import count
+from ncollapse.experiments.words import count, join
 from ncollapse.report.export import fix_ids
 
 INTRO = """# Reproduction
@@ -73,7 +73,11 @@ def describe(
         return "", "not run", ""
     coverage = cover(points, records)
     verdict, detail = page.conclude(lines, said, coverage)
-    text = page.to_markdown(experiment, lines, said, coverage, unrun=False, level=2)
+    told = experiment.paper not in publications.PAPERS or any(line.published for line in lines)
+    elsewhere = [] if told else find_tables(experiment, [record for _, record in found], records)
+    text = page.to_markdown(experiment, [] if elsewhere else lines, said, coverage, unrun=False, level=2)
+    if elsewhere:
+        text += f"\nThe numbers of these runs are those of {join(elsewhere)}.\n"
     if figures is None:
         return text, verdict, detail
     stem = experiment.id.replace("/", "-")
@@ -86,6 +90,23 @@ def describe(
         if file is not None:
             text += f"\n![{experiment.title}](figures/{file.name})\n"
     return text, verdict, detail
+
+
+def find_tables(experiment: Experiment, runs: list[RunRecord], records: list[RunRecord]) -> list[str]:
+    """The tables that have all of these runs, of the same paper where it has them; none where a run is in no table."""
+    left, chosen = {run.run_id for run in runs}, []
+    tables = {
+        other.id: {run.run_id for _, found in match(other.grid(), records) for run in found}
+        for other in CATALOGUE.values()
+        if other.item.startswith("table")
+    }
+    while left:
+        best = max(tables, key=lambda name: (len(tables[name] & left), name.startswith(f"{experiment.paper}/")))
+        if not tables[best] & left:
+            return []
+        chosen.append(best)
+        left -= tables[best]
+    return chosen
 
 
 def machines(records: Sequence[RunRecord]) -> str:
