@@ -155,7 +155,7 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
     y: Spec = (
         {"type": "log", "exponentformat": "power", "dtick": 1, "tickfont": {"size": 10}}
         if log
-        else {"tickformat": ".0%"}
+        else {"tickformat": ".2~%"}
     )
     if log:
         finite = [v for t in traces for v in t["y"] if v]

@@ -82,7 +82,7 @@ def draw_margins(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | 
                 )
         if traces:
             x = {
-                "tickformat": ".0%",
+                "tickformat": ".2~%",
                 "tickvals": [0, 0.25, 0.5, 0.75, 1],
                 "title": {"text": "share of samples, ascending", "standoff": 4},
             }
