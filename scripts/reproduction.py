@@ -45,9 +45,15 @@ def main(results: str = "results/runs", target: str = "docs/reproduction.md", dr
     records = read_runs(results) if Path(results).is_dir() else []
     figures = Path(target).parent / "figures"
     summary, sections = [], []
+    grids = {experiment.id: experiment.grid() for experiment in CATALOGUE.values()}
+    tables = {
+        name: {run.run_id for _, found in match(points, records) for run in found}
+        for name, points in grids.items()
+        if CATALOGUE[name].item.startswith("table")
+    }
     for experiment in CATALOGUE.values():
-        points = experiment.grid()
-        text, verdict, detail = describe(experiment, points, records, figures if draw else None)
+        points = grids[experiment.id]
+        text, verdict, detail = describe(experiment, points, records, tables, figures if draw else None)
         summary.append(f"| {experiment.id} | {experiment.title} | {verdict} | {detail} |")
         if text:
             sections.append(text)
@@ -58,9 +64,13 @@ def main(results: str = "results/runs", target: str = "docs/reproduction.md", dr
 
 
 def describe(
-    experiment: Experiment, points: list[Point], records: list[RunRecord], figures: Path | None
+    experiment: Experiment,
+    points: list[Point],
+    records: list[RunRecord],
+    tables: dict[str, set[str]],
+    figures: Path | None,
 ) -> tuple[str, str, str]:
-    """The section of an experiment ("" if nothing was run), its verdict and that in numbers."""
+    """The section of an experiment ("" if nothing was run), its verdict and that in numbers; `tables` have run ids."""
     if experiment.protocol == "landscape":
         return landscapes.to_markdown(experiment, level=2), *landscapes.conclude()
     if experiment.protocol == "two-stage":
@@ -74,7 +84,7 @@ def describe(
     coverage = cover(points, records)
     verdict, detail = page.conclude(lines, said, coverage)
     told = experiment.paper not in publications.PAPERS or any(line.published for line in lines)
-    elsewhere = [] if told else find_tables(experiment, [record for _, record in found], records)
+    elsewhere = [] if told else find_tables(experiment, {record.run_id for _, record in found}, tables)
     text = page.to_markdown(experiment, [] if elsewhere else lines, said, coverage, unrun=False, level=2)
     if elsewhere:
         text += f"\nThe numbers of these runs are those of {join(elsewhere)}.\n"
@@ -92,14 +102,9 @@ def describe(
     return text, verdict, detail
 
 
-def find_tables(experiment: Experiment, runs: list[RunRecord], records: list[RunRecord]) -> list[str]:
+def find_tables(experiment: Experiment, runs: set[str], tables: dict[str, set[str]]) -> list[str]:
     """The tables that have all of these runs, of the same paper where it has them; none where a run is in no table."""
-    left, chosen = {run.run_id for run in runs}, []
-    tables = {
-        other.id: {run.run_id for _, found in match(other.grid(), records) for run in found}
-        for other in CATALOGUE.values()
-        if other.item.startswith("table")
-    }
+    left, chosen = set(runs), []
     while left:
         best = max(tables, key=lambda name: (len(tables[name] & left), name.startswith(f"{experiment.paper}/")))
         if not tables[best] & left:

@@ -12,7 +12,7 @@ import ncollapse
 
 ROOT = Path(ncollapse.__file__).parent
 LEVELS = {
-    0: ("frames", "heads", "losses", "metrics", "theory", "console"),
+    0: ("frames", "heads", "losses", "metrics", "theory", "console", "places"),
     1: ("data", "models", "features", "train", "monitoring", "checkpoints", "metrics.streaming"),
     2: ("experiments", "report", "integrations", "commands", "cli", "__main__"),
 }

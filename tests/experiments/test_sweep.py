@@ -79,7 +79,7 @@ def test_a_finished_run_without_a_configuration_counts_again(tmp_path, monkeypat
     (first.path / "config.json").write_text("")
     assert read_run(first.path).status == "corrupt"
     monkeypatch.setattr("ncollapse.experiments.engines.packed.run", lambda *_: pytest.fail("run again"))
-    monkeypatch.setattr("ncollapse.train.record.make_folder", lambda *_: pytest.fail("written to"))
+    monkeypatch.setattr("ncollapse.experiments.sweep.make_folder", lambda *_: pytest.fail("written to"))
     events = []
     (record,) = sweep([run], tmp_path, engine="packed", device="cpu", progress=events.append)
     assert record == first

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from ncollapse.console import console, print_json, progress
+from ncollapse.places import writing_to
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -65,7 +66,6 @@ def main(argv: list[str]) -> int:
     from ncollapse.experiments.comparison import to_dict
     from ncollapse.report import write_report
     from ncollapse.report.terminal import print_findings
-    from ncollapse.train.record import writing_to
 
     form = {"image_size": args.image_size, "channels": args.channels}
     recipes = plan(args.data, args.losses, args.optimisers, args.seeds, args.recipe, args.epochs, **form)

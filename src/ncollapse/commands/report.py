@@ -7,6 +7,8 @@ from pathlib import Path
 
 import tyro
 
+from ncollapse.places import writing_to
+
 
 @dataclass(frozen=True)
 class Args:
@@ -35,7 +37,6 @@ def main(argv: list[str]) -> int:
     if args.serve:
         return serve(args)
     from ncollapse.report.page import check_place, make_report, write_page
-    from ncollapse.train.record import writing_to
 
     if args.folder.is_file():
         raise NotADirectoryError(f"PATH {args.folder}: is a file, not a folder of runs")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from ncollapse.places import refuse_file
+
 if TYPE_CHECKING:
     from ncollapse.experiments.experiment import Experiment, Point
     from ncollapse.experiments.runs import RunRecord
@@ -88,8 +90,7 @@ def main(argv: list[str]) -> int:
         raise ValueError("no experiment named; give ids such as bce-vs-ce/table-6, or --list")
     from ncollapse.experiments.catalogue import check_data
 
-    if args.out.exists() and not args.out.is_dir():
-        raise NotADirectoryError(f"--out {args.out}: is a file, not a folder")
+    refuse_file(args.out, args.out)
     index = parse_index(args.index)
     chosen = [choose(word, args) for word in args.experiments]
     if args.dry_run:

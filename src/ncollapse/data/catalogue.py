@@ -168,6 +168,17 @@ def find_root(root: str | os.PathLike[str] | None) -> Path:
     return Path(chosen)
 
 
+def list_files(name: str, root: str | os.PathLike[str] | None) -> list[Path]:
+    """The files (or the folder of images) that a data set is read from; raises where its folder is not there."""
+    kind, _, rest = name.partition(":")
+    if kind in ("folder", "npz"):
+        return [Path(rest)]
+    if name not in INFO or not INFO[name].folders:
+        return []
+    folder = find_folder(name, root)
+    return [folder / file for file in INFO[name].files]
+
+
 def find_folder(name: str, root: str | os.PathLike[str] | None) -> Path:
     """Where the files of a data set lie below the root."""
     base = find_root(root)

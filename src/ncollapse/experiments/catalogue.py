@@ -121,11 +121,10 @@ def check_data(points: list[Point], data_root: Path | None) -> None:
 
 
 def _find_fault(name: str, root: Path | None) -> Exception | None:
-    from ncollapse.data.catalogue import INFO, find_folder
+    from ncollapse.data.catalogue import list_files
 
     try:
-        if name in INFO and INFO[name].folders:
-            find_folder(name, root)
+        list_files(name, root)
     except (ValueError, FileNotFoundError) as error:
         return error
     return None

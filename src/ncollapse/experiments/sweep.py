@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ncollapse.experiments.engines import Job, get
 from ncollapse.experiments.runs import RunRecord, read_run
+from ncollapse.places import make_folder, writing_to
 
 if TYPE_CHECKING:
     from ncollapse.train import Recipe
@@ -51,8 +52,6 @@ def sweep(
         from ncollapse.train.distributed import find_device
 
         find_device(device)
-    from ncollapse.train.record import make_folder, writing_to
-
     folder = Path(out)
     deadline = None if time_limit is None else time.time() + time_limit
     todo: list[Job] = []

@@ -200,8 +200,8 @@ def predict_field(point: Point, field: str) -> float | None:
 
     classes = CLASSES.get(point.recipe.data.name, 10)
     problem = point.recipe.problem(num_classes=classes, samples=count_samples(point.recipe.data))
-    if name == "bias" and problem is not None and problem.loss.contrastive and not problem.bias_decay:
-        return None  # the loss does not see the mean of the bias: any is optimal
+    if name == "bias" and problem is not None and problem.leaves_bias_free:
+        return None
     optimum = predict_posed(problem)
     value = math.nan if optimum is None else getattr(optimum, name)
     return float(value) if math.isfinite(value) else None

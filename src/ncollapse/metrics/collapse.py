@@ -157,10 +157,7 @@ def vary_angles(rows: Tensor) -> Tensor:
 
 def measure_orthogonality(rows: Tensor) -> Tensor:
     """Mean over pairs of |cos|, of rows that are not 0: 0 for orthogonal rows, NaN where fewer than two are left."""
-    alive = (torch.linalg.vector_norm(rows, dim=1) != 0).sum().to(rows.dtype)
-    classes = float(len(rows))
-    share: Tensor = classes * (classes - 1) / (alive * (alive - 1))
-    return average_off_diagonal(cosines(rows).abs()) * share
+    return average_off_diagonal(cosines(rows[torch.linalg.vector_norm(rows, dim=1) != 0]).abs())
 
 
 def measure_means(moments: Moments) -> dict[str, Tensor]:

@@ -109,8 +109,7 @@ FIELDS: tuple[Field, ...] = (
     Field("mean_cosines", "imbalanced", "cosines between class means, uncentred", "0 for h ≥ 0",
           "cos(h̄_k, h̄_l), k < l", f"{RELU} Eq. 8"),
     Field("mean_orthogonality", "imbalanced", "mean absolute cosine between class means that are not 0, uncentred",
-          "0 for h ≥ 0",
-          "mean_{k≠l} |cos(h̄_k, h̄_l)|", f"{RELU} Eq. 8"),
+          "0 for h ≥ 0", "mean_{k≠l} |cos(h̄_k, h̄_l)|", f"{RELU} Eq. 8"),
     # diagnostics
     Field("num_samples", "diagnostics", "samples measured", "", "N", ""),
     Field("num_classes", "diagnostics", "classes", "", "K", ""),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ncollapse.console import clean
+from ncollapse.places import find_file_in_the_way
 from ncollapse.report.page import Report
 from ncollapse.report.panels import arrange, for_print
 from ncollapse.report.tables import Table
@@ -48,7 +49,7 @@ def export_report(report: Report, out: str | Path) -> list[Path]:
     Figures need the `export` extra and a Chromium or Chrome on this machine; ImportError names the extra.
     """
     folder = Path(out)
-    blocked = next((p for p in (folder, *folder.parents) if p.exists() and not p.is_dir()), None)
+    blocked = find_file_in_the_way(folder)
     if blocked:
         raise NotADirectoryError(f"export: {str(blocked)!r} is a file; give a folder")
     try:

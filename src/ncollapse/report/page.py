@@ -18,6 +18,7 @@ from ncollapse.experiments.runs import RunRecord, dig, read_runs
 from ncollapse.experiments.statistics import is_number
 from ncollapse.experiments.variants import CASES, LOSSES, Variant, gather_copies, group_runs, measured
 from ncollapse.experiments.words import join
+from ncollapse.places import find_file_in_the_way
 from ncollapse.report.figures import curves, distributions, features, frames, grids, theory
 from ncollapse.report.figures.distributions import Snapshots
 from ncollapse.report.numbers import embed, keep
@@ -96,7 +97,7 @@ def check_place(path: Path) -> None:
     """Whether a page can stand at a path: not where a folder is, nor below a file."""
     if path.is_dir():
         raise ValueError(f"out: {str(path)!r} is a folder; give a file, such as {str(path / 'report.html')!r}")
-    blocked = next((p for p in path.parents if p.exists() and not p.is_dir()), None)
+    blocked = find_file_in_the_way(path.parent)
     if blocked:
         raise NotADirectoryError(f"out: {str(blocked)!r} is a file, so there can be no {str(path)!r}")
 

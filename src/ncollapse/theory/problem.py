@@ -103,6 +103,11 @@ class Problem:
             object.__setattr__(self, field, item)
 
     @property
+    def leaves_bias_free(self) -> bool:
+        """Whether the mean of the bias changes nothing, so that any is optimal: score differences alone, no decay."""
+        return self.loss.contrastive and self.bias_decay == 0
+
+    @property
     def mu(self) -> float:
         """sqrt(n weight_decay feature_decay), the one number through which n and the two decays act."""
         # the factors one by one: their product may underflow

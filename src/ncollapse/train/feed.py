@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ncollapse import data
-from ncollapse.data.catalogue import INFO, find_folder
+from ncollapse.data.catalogue import list_files
 from ncollapse.models import Network, create
 from ncollapse.theory import Problem
 from ncollapse.train.distributed import World
@@ -59,12 +59,7 @@ def naming(key: str) -> Iterator[None]:
 
 def check_data(recipe: Recipe, root: str | Path | None) -> None:
     """Raise what reading would raise where files are not there; nothing is read as long as they are."""
-    name = recipe.data.name
-    kind, _, rest = name.partition(":")
-    files = [Path(rest)] if kind in ("folder", "npz") else []
-    if name in INFO and INFO[name].folders:
-        folder = find_folder(name, root)
-        files = [folder / file for file in INFO[name].files]
+    files = list_files(recipe.data.name, root)
     if not all(file.exists() or Path(str(file).removesuffix(".gz")).exists() for file in files):
         load_splits(recipe, root)
 

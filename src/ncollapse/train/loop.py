@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ncollapse.places import make_folder
 from ncollapse.theory.posed import certify_posed, predict_posed
 from ncollapse.train import checkpoint, optimiser
 from ncollapse.train.backend import own_stream, switches
@@ -24,7 +25,7 @@ from ncollapse.train.evaluate import describe_split, measure_split, shorten
 from ncollapse.train.feed import check_data
 from ncollapse.train.lock import hold
 from ncollapse.train.recipe import Recipe
-from ncollapse.train.record import RunFolder, make_folder
+from ncollapse.train.record import RunFolder
 from ncollapse.train.schedule import rate_at
 from ncollapse.train.setup import Training, prepare
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import platform
 import shlex
 import sys
-import tempfile
 import traceback
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,31 +21,6 @@ from ncollapse.train.checkpoint import blame, find, write_atomic
 from ncollapse.train.recipe import Recipe
 
 PACKAGES = ("ncollapse", "torch", "numpy", "scipy", "scikit-learn", "safetensors")
-FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
-
-
-def make_folder(place: Path, out: Path) -> None:
-    """Make a folder at `out` or below it that can be written to; an error names the argument."""
-    with writing_to(f"--out {out}"):
-        blocked = next((path for path in (place, *place.parents) if path.exists() and not path.is_dir()), None)
-        if blocked is not None:
-            where = "" if blocked == out else f"{blocked} "
-            raise NotADirectoryError(f"--out {out}: {where}is a file, not a folder")
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=place):  # it may be there and be read-only
-            pass
-
-
-@contextlib.contextmanager
-def writing_to(place: str) -> Iterator[None]:
-    """What the system refuses in here is said of `place`: an argument with its value, or a file."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None:  # not the system's own words
-            raise
-        kind = PermissionError if error.errno in FORBIDDEN else OSError
-        raise kind(f"{place}: cannot be written: {error.strerror}") from error
 
 
 class RunFolder:
