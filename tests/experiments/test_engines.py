@@ -4,6 +4,7 @@ import threading
 import time
 
 import pytest
+import torch
 
 from ncollapse.experiments.engines import Job, packed
 from ncollapse.experiments.engines.job import OutOfTime, execute
@@ -49,6 +50,17 @@ def test_an_interrupt_stops_every_thread(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         packed.run([Job("a", {}, ""), Job("b", {}, ""), Job("c", {}, "")], 2, interrupt)
     assert sorted(stopped) == ["a", "b"]
+
+
+def test_linear_algebra_is_loaded_before_the_threads_start(monkeypatch):
+    """Torch loads its GPU routines with the first call, which no two threads may make at once."""
+    calls, real = [], torch.eye
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "eye", lambda size, device: calls.append(device) or real(size))
+    monkeypatch.setattr(packed, "execute", lambda job, emit: calls.append(job.run_id))
+    packed.run([Job("a", {}, "", device="cpu")], 1, lambda event: None)
+    packed.run([Job("b", {}, "")], 1, lambda event: None)
+    assert calls == ["a", "cuda", "b"], "and no GPU is started for runs that do not want one"
 
 
 def test_a_folder_in_use_is_left_alone(monkeypatch, tmp_path):

@@ -32,6 +32,7 @@ def _run_side_by_side(jobs: Sequence[Job], workers: int | None, emit: Callable[[
     events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     stop = threading.Event()
     count = min(workers or PACK, len(jobs))
+    _load_linear_algebra(jobs)
     threads = [threading.Thread(target=_work, args=(waiting, events.put, stop), daemon=True) for _ in range(count)]
     for thread in threads:
         thread.start()
@@ -46,6 +47,14 @@ def _run_side_by_side(jobs: Sequence[Job], workers: int | None, emit: Callable[[
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(130)
+
+
+def _load_linear_algebra(jobs: Sequence[Job]) -> None:
+    """Have torch load its GPU routines for linear algebra here: two threads that do so at once fail in one of them."""
+    import torch
+
+    if torch.cuda.is_available() and any(job.device is None or job.device.startswith("cuda") for job in jobs):
+        torch.linalg.qr(torch.eye(2, device="cuda"))
 
 
 def _work(waiting: queue.SimpleQueue[Job], put: Callable[[dict[str, Any] | None], None], stop: threading.Event) -> None:
