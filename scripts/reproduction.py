@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from ncollapse.experiments import claims, landscapes, page, publications
 from ncollapse.experiments.catalogue import CATALOGUE
@@ -13,10 +13,11 @@ from ncollapse.experiments.coverage import cover
 from ncollapse.experiments.experiment import Experiment, Point
 from ncollapse.experiments.rebalance import second_stage_lines
 from ncollapse.experiments.runs import RunRecord, read_runs
-from ncollapse.experiments.variants import CASES, LOSSES
 from ncollapse.experiments.verdicts import Line, compare, match
 from ncollapse.experiments.words import count, join
-from ncollapse.report.export import fix_ids
+from ncollapse.report.export import render
+from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines
+from ncollapse.report.panels import Figure
 
 INTRO = """# Reproduction
 
@@ -37,13 +38,20 @@ Published | ours | predicted, for every table and figure of the five papers that
   them; **partly run**: what was run agrees with that, but a statement is still open, such as one that compares CE and
   BCE where one of them was run.
 """
-AXES = ("batch_size", "bias_init", "bias_decay", "dim")
+
+
+class Section(NamedTuple):
+    """What the page says of an experiment ("" if nothing was run), its verdict, that in numbers, and its figures."""
+
+    text: str
+    verdict: str
+    detail: str
+    figures: Sequence[tuple[str, Figure]] = ()
 
 
 def main(results: str = "results/runs", target: str = "docs/reproduction.md", draw: bool = True) -> None:
     """Write the page, and its figures unless `draw` is False."""
     records = read_runs(results) if Path(results).is_dir() else []
-    figures = Path(target).parent / "figures"
     summary, sections = [], []
     grids = {experiment.id: experiment.grid() for experiment in CATALOGUE.values()}
     tables = {
@@ -52,54 +60,45 @@ def main(results: str = "results/runs", target: str = "docs/reproduction.md", dr
         if CATALOGUE[name].item.startswith("table")
     }
     for experiment in CATALOGUE.values():
-        points = grids[experiment.id]
-        text, verdict, detail = describe(experiment, points, records, tables, figures if draw else None)
-        summary.append(f"| {experiment.id} | {experiment.title} | {verdict} | {detail} |")
-        if text:
-            sections.append(text)
+        section = describe(experiment, grids[experiment.id], records, tables)
+        summary.append(f"| {experiment.id} | {experiment.title} | {section.verdict} | {section.detail} |")
+        if section.text:
+            sections.append(section)
     head = ["| entry | what | verdict | in numbers |", "| --- | --- | --- | --- |"]
     papers = [f"- {paper}: {publications.title(paper)}" for paper in publications.PAPERS]
-    body = [INTRO, *papers, "", *head, *summary, "", machines(records), "", *sections]
+    body = [INTRO, *papers, "", *head, *summary, "", machines(records), "", *(section.text for section in sections)]
     Path(target).write_text("\n".join(body).rstrip() + "\n", encoding="utf-8")
+    if draw:
+        folder = Path(target).parent / "figures"
+        folder.mkdir(parents=True, exist_ok=True)
+        render([(folder / name, figure) for section in sections for name, figure in section.figures])
 
 
 def describe(
-    experiment: Experiment,
-    points: list[Point],
-    records: list[RunRecord],
-    tables: dict[str, set[str]],
-    figures: Path | None,
-) -> tuple[str, str, str]:
-    """The section of an experiment ("" if nothing was run), its verdict and that in numbers; `tables` have run ids."""
+    experiment: Experiment, points: list[Point], records: list[RunRecord], tables: dict[str, set[str]]
+) -> Section:
+    """The section of an experiment; `tables` have the ids of their runs."""
     if experiment.protocol == "landscape":
-        return landscapes.to_markdown(experiment, level=2), *landscapes.conclude()
+        return Section(landscapes.to_markdown(experiment, level=2), *landscapes.conclude())
     if experiment.protocol == "two-stage":
         lines = second_stage_lines(experiment, points, records)
     else:
         lines = compare(experiment, points, records)
     said = claims.check(experiment, points, records)
-    found = [(point, record) for point, runs in match(points, records) for record in runs]
+    found = [record for _, runs in match(points, records) for record in runs]
     if not found:
-        return "", "not run", ""
+        return Section("", "not run", "")
     coverage = cover(points, records)
     verdict, detail = page.conclude(lines, said, coverage)
     told = experiment.paper not in publications.PAPERS or any(line.published for line in lines)
-    elsewhere = [] if told else find_tables(experiment, {record.run_id for _, record in found}, tables)
+    elsewhere = [] if told else find_tables(experiment, {record.run_id for record in found}, tables)
     text = page.to_markdown(experiment, [] if elsewhere else lines, said, coverage, unrun=False, level=2)
     if elsewhere:
         text += f"\nThe numbers of these runs are those of {join(elsewhere)}.\n"
-    if figures is None:
-        return text, verdict, detail
-    stem = experiment.id.replace("/", "-")
-    drawn = [
-        draw_curves(experiment, found, figures / f"{stem}-curves.svg"),
-        draw_axis(lines, figures / f"{stem}.svg"),
-        draw_losses(lines, figures / f"{stem}-losses.svg"),
-    ]
-    for file in drawn:
-        if file is not None:
-            text += f"\n![{experiment.title}](figures/{file.name})\n"
-    return text, verdict, detail
+    drawn = draw_all(experiment, lines, found)
+    for name, _ in drawn:
+        text += f"\n![{experiment.title}](figures/{name})\n"
+    return Section(text, verdict, detail, drawn)
 
 
 def find_tables(experiment: Experiment, runs: set[str], tables: dict[str, set[str]]) -> list[str]:
@@ -126,145 +125,16 @@ def machines(records: Sequence[RunRecord]) -> str:
     return f"{count(len(records), 'run')}: {said}." if records else "No runs are recorded."
 
 
-def draw_curves(experiment: Experiment, found: list[tuple[Point, RunRecord]], file: Path) -> Path | None:
-    """The curves of the history that the figure shows, a panel a field, a line a run."""
-    fields = [f for f in experiment.curves if any(r.series(f)[1] for _, r in found)]
-    if not fields:
-        return None
-    from plotly.subplots import make_subplots
-
-    figure = make_subplots(rows=1, cols=len(fields), subplot_titles=[spell(f.replace("train.", "")) for f in fields])
-    fixed = {key for key, value in found[0][0].keys.items() if all(p.keys.get(key) == value for p, _ in found)}
-    seen: set[str] = set()
-    for point, record in found:
-        varied = [spell(str(v)) for k, v in point.keys.items() if k not in fixed and k != "seed"]
-        name = ", ".join(varied) or spell(record.loss)
-        for place, field in enumerate(fields, 1):
-            epochs, values = record.series(field)
-            figure.add_scatter(
-                x=epochs,
-                y=values,
-                name=name,
-                legendgroup=name,
-                showlegend=place == 1 and name not in seen,
-                line=look(point.keys),
-                row=1,
-                col=place,
-            )
-        seen.add(name)
-    for place, field in enumerate(fields, 1):
-        if "accuracy" not in field:
-            figure.update_yaxes(type="log", dtick=1, exponentformat="power", row=1, col=place)
-    figure.update_xaxes(title_text="epoch")
-    return save(figure, file, 320 * len(fields) + 120)
-
-
-def draw_axis(lines: Sequence[Line], file: Path) -> Path | None:
-    """Scores and biases along the axis of the grid (batch size, bias, decay): ours, published and predicted."""
-    axis = next((a for a in AXES if len({x.keys[a] for x in lines if x.values and a in x.keys}) > 2), None)
-    fields = ("train.positive_score", "train.bias", "train.negative_score")
-    kept = [x for x in lines if x.values and axis in x.keys and x.field in fields]
-    if axis is None or not kept:
-        return None
-    from plotly.subplots import make_subplots
-
-    groups = list(dict.fromkeys((x.keys["loss"], x.keys.get("optimizer", "")) for x in kept))
-    figure = make_subplots(
-        rows=1, cols=len(groups), subplot_titles=[", ".join(map(spell, filter(None, g))) for g in groups]
-    )
-    colours, named = dict(zip(fields, ("#d62728", "#555555", "#1f77b4"))), set[str]()
-    for place, found in enumerate(groups, 1):
-        for field in fields:
-            here = [x for x in kept if (x.keys["loss"], x.keys.get("optimizer", "")) == found and x.field == field]
-            xs = [str(x.keys[axis]) for x in here]
-            name = spell(field.removeprefix("train."))
-            marks: tuple[tuple[str, list[Any], dict[str, Any]], ...] = (
-                ("ours", [None if x.short else x.ours for x in here], {"mode": "markers", "marker_size": 9}),
-                (
-                    "ours, cut short",
-                    [x.ours if x.short else None for x in here],
-                    {"mode": "markers", "marker_size": 9, "marker_symbol": "diamond", "marker_opacity": 0.55},
-                ),
-                (
-                    "published",
-                    [x.published.value if x.published else None for x in here],
-                    {"mode": "markers", "marker_size": 13, "marker_symbol": "circle-open"},
-                ),
-                (
-                    "predicted",
-                    [x.predicted for x in here],
-                    {"mode": "lines+markers", "line_width": 1, "marker_symbol": "line-ew-open"},
-                ),
-            )
-            for rank, (what, ys, style) in enumerate(marks, 10 * fields.index(field)):
-                if not any(y is not None for y in ys):
-                    continue
-                label, colour = f"{name}, {what}", {"marker_color": colours[field], "line_color": colours[field]}
-                figure.add_scatter(
-                    x=xs, y=ys, name=label, legendgroup=label, legendrank=rank, showlegend=label not in named, row=1,
-                    col=place, **style, **colour,
-                )  # fmt: skip
-                named.add(label)
-    order = sorted({x.keys[axis] for x in kept}, reverse=axis == "bias_decay")
-    figure.update_xaxes(title_text=axis.replace("_", " "), type="category", categoryarray=[str(x) for x in order])
-    return save(figure, file, 330 * len(groups) + 180)
-
-
-def draw_losses(lines: Sequence[Line], file: Path) -> Path | None:
-    """CE beside BCE on the test set, a panel a field, a column a setting: ours and published."""
-    fields = ("test.accuracy", "test.uniform_accuracy", "test.compactness", "test.distinctiveness")
-    kept = [x for x in lines if x.values and x.published and x.field in fields and "augment" in x.keys]
-    fields = tuple(field for field in fields if any(x.field == field for x in kept))
-    if not fields or any(x.field.startswith("train.") for x in lines):
-        return None
-    from plotly.subplots import make_subplots
-
-    varied = [k for k in kept[0].keys if k != "loss" and len({str(x.keys.get(k)) for x in kept}) > 1]
-    titles = [spell(field.removeprefix("test.")) + ", %" for field in fields]
-    figure = make_subplots(rows=1, cols=len(fields), subplot_titles=titles)
-    for place, field in enumerate(fields, 1):
-        for loss in ("ce", "bce"):
-            here = [x for x in kept if x.field == field and x.keys.get("loss") == loss]
-            xs = ["<br>".join(spell(str(x.keys[k])) for k in varied) for x in here]
-            colour, shown = look({"loss": loss})["color"], place == 1
-            for what, ys, style in (
-                ("ours", [100 * x.ours for x in here if x.ours is not None], {"marker_size": 9}),
-                (
-                    "published",
-                    [x.published.value * 100 for x in here if x.published],
-                    {"marker_size": 14, "marker_symbol": "circle-open"},
-                ),
-            ):
-                figure.add_scatter(
-                    x=xs, y=ys, name=f"{spell(loss)}, {what}", mode="markers", marker_color=colour, showlegend=shown,
-                    row=1, col=place, **style,
-                )  # fmt: skip
-    return save(figure, file, 420 * len(fields) + 160)
-
-
-def spell(word: str) -> str:
-    """A key's value or a field's name as people write it."""
-    known = (LOSSES | CASES).get(word)
-    return known or (word.upper() if word[:2] == "nc" and word[2:].isdigit() else word.replace("_", " "))
-
-
-def look(keys: dict[str, Any]) -> dict[str, Any]:
-    """Colour by loss, dashes by optimiser."""
-    colours = {"bce": "#d62728", "ce": "#1f77b4", "focal": "#2ca02c", "ls": "#9467bd", "mse": "#ff7f0e"}
-    return {
-        "color": colours.get(str(keys.get("loss")), "#555555"),
-        "dash": "dot" if keys.get("optimizer") == "sgd" else "solid",
-        "width": 1.5,
+def draw_all(experiment: Experiment, lines: Sequence[Line], records: Sequence[RunRecord]) -> list[tuple[str, Figure]]:
+    """The figures of an experiment with the names of their files."""
+    stem = experiment.id.replace("/", "-")
+    tests = any(line.published for line in lines) and all(line.field.startswith("test.") for line in lines)
+    found = {
+        f"{stem}-curves.svg": draw_curves(experiment, records),
+        f"{stem}.svg": draw_axes(lines),
+        f"{stem}-losses.svg": draw_lines(lines) if tests else None,
     }
-
-
-def save(figure: Any, file: Path, width: int) -> Path:
-    """The figure as SVG."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    margin = {"l": 50, "r": 20, "t": 40, "b": 50}
-    figure.update_layout(template="plotly_white", margin=margin, font_size=12, legend_tracegroupgap=0)
-    file.write_text(fix_ids(figure.to_image("svg", width=width, height=360).decode()), encoding="utf-8")
-    return file
+    return [(name, figure) for name, figure in found.items() if figure is not None]
 
 
 if __name__ == "__main__":

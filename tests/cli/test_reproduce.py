@@ -44,7 +44,7 @@ def test_runs_the_missing_and_writes_the_page(toy, tmp_path, capsys):
     assert "runs: 2 finished" in captured.out
     assert "digits, bce: 1 seed, 2 epochs\n  b " in captured.out
     text = (out / "ncollapse-toy.md").read_text()
-    assert "loss bce | train.bias" in text
+    assert "BCE | b" in text
     assert (out / "ncollapse-toy.html").read_text().startswith("<!doctype html>")
     unpack(archive, tmp_path / "kept")
     assert {r.status for r in read_runs(tmp_path / "kept")} == {"finished"}
@@ -58,8 +58,8 @@ def test_an_experiment_named_twice_has_one_page(toy, tmp_path, capsys):
     (experiment,) = result["experiments"]
     assert [line["epochs"] for line in experiment["lines"]] == [[1], [1], [3], [3]]
     text = (tmp_path / "ncollapse-toy.md").read_text()
-    assert "loss ce | train.bias" in text
-    assert "loss bce | train.bias" in text
+    assert "CE | b" in text
+    assert "BCE | b" in text
 
 
 def test_records_are_kept_when_the_page_cannot_be_written(toy, tmp_path, monkeypatch, capsys):
@@ -96,7 +96,7 @@ def test_a_share_runs_its_part(toy, tmp_path):
     assert record.loss == "bce"
     assert call(toy, "--out", tmp_path, "--engine", "packed", "--device", "cpu", "--index", "1/2", "--epochs", "1") == 0
     page = (tmp_path / "ncollapse-toy.md").read_text()
-    assert "loss bce | train.bias" in page, "the page of the last share has all of them"
+    assert "BCE | b" in page, "the page of the last share has all of them"
     assert "1 of 2" in page, "epochs"
 
 

@@ -210,7 +210,7 @@ def test_claims_about_curves(tmp_path):
     alone = claims.check(experiment, points, [r for r in records if r.loss == "bce"])
     assert [claim.holds for claim in alone] == [True, None, None]
     verdict = page.conclude([], alone, cover(experiment.grid(), records[1:]))
-    assert verdict == ("partly run", "1 of 4 runs, at 10 of 100 epochs; 1 of 3 claims holds, 2 not run")
+    assert verdict == ("partly run", "1 of 4 runs, at 10 of 100 epochs; 1 of 3 claims holds, 2 open")
     slow = [RunRecord(r.path, r.run_id, r.config, {}, history(1.0, 0.95), r.summary, "finished") for r in records]
     falls, _, first = claims.check(experiment, points, slow)
     assert falls.holds is False

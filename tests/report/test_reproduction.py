@@ -11,7 +11,8 @@ from ncollapse.experiments.catalogue import find
 from ncollapse.experiments.coverage import cover
 from ncollapse.experiments.runs import read_runs
 from ncollapse.experiments.verdicts import compare, match
-from ncollapse.report.reproduction import draw_lines, tabulate_lines, write_experiment
+from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines
+from ncollapse.report.reproduction import tabulate_lines, write_experiment
 
 RECORDS = Path(__file__).parents[2] / "results" / "runs"
 
@@ -80,6 +81,37 @@ def test_figures_draw_the_numbers(records):
     _, lines, _, _ = lay_out("bce-vs-ce/table-1", records)
     percent = draw_lines(lines).spec["data"]
     assert all(50 < value <= 100 for trace in percent for value in trace["y"])
+
+
+def test_scores_are_drawn_along_every_axis(records):
+    _, lines, _, _ = lay_out("bce-vs-ce/figure-3", records)
+    spec = draw_axes(lines).spec
+    axes = [spec["layout"][key] for key in spec["layout"] if key.startswith("xaxis")]
+    assert {axis["title"]["text"] for axis in axes} == {"initial bias", "λb"}
+    decays = next(axis for axis in axes if axis["title"]["text"] == "λb")
+    assert decays["categoryarray"] == ["0.5", "0.05", "0.005", "0.0005", "5e-05", "5e-06"]
+    first = {"loss": "ce", "optimizer": "adamw", "bias_init": 4}
+    wanted = next(x for x in lines if x.field == "train.bias" and first.items() <= x.keys.items())
+    drawn = [t for t in spec["data"] if t["name"].startswith("bias, ours") and t["yaxis"] == "y"]
+    values = [y for trace in drawn for x, y in zip(trace["x"], trace["y"]) if x == "4" and y is not None]
+    assert values == pytest.approx([wanted.ours], rel=1e-4)
+    named = [trace["name"] for trace in spec["data"] if trace["showlegend"]]
+    assert len(named) == len(set(named)) == len({trace["name"] for trace in spec["data"]})
+    _, lines, _, _ = lay_out("bce-vs-ce/table-1", records)
+    assert draw_axes(lines) is None
+
+
+def test_curves_are_those_the_paper_shows_and_told_apart(records):
+    experiment, _, _, found = lay_out("ncollapse/bias-init", records)
+    spec = draw_curves(experiment, found).spec
+    assert [note["text"] for note in spec["layout"]["annotations"]] == [
+        *("<b>NC1</b>", "<b>NC2</b>", "<b>NC3</b>", "<b>relative gap</b>")
+    ]
+    looks = {(t["name"], t["line"]["color"], t["line"]["dash"]) for t in spec["data"]}
+    assert len(looks) == len({colour for _, colour, _ in looks}) == 4, "one loss: colours tell the settings apart"
+    experiment, _, _, found = lay_out("bce-vs-ce/figure-4", records)
+    colours = {t["name"][:3]: t["line"]["color"] for t in draw_curves(experiment, found).spec["data"]}
+    assert len(colours) == len(set(colours.values())) == 2, "two losses: colours tell the losses apart"
 
 
 @pytest.mark.parametrize("name", ["bce-vs-ce/table-8", "imbalanced-relu/figure-1"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,11 @@ NAMES = {
     "test.compactness": "E_com test",
     "test.distinctiveness": "E_dis test",
     "train.nc1": "NC1",
+    "train.nc2": "NC2",
+    "train.nc3": "NC3",
+    "train.nc2_uncentred": "NC2, means not centred",
+    "train.nc2_relu": "NC2 of ReLU features",
+    "train.nc3_relu": "NC3 of ReLU features",
     "train.mean_orthogonality": "orthogonality",
     "certificate.relative_gap": "relative gap",
 }
@@ -150,7 +156,7 @@ def sum_up_claims(claims: Sequence[Claim]) -> tuple[str, str]:
     detail = f"{held} of {len(claims)} claims {'holds' if held == 1 else 'hold'}"
     if len(claims) == 1:
         detail = "the claim holds" if held else "the claim does not hold"
-    return verdict, detail + (f", {unknown} not run" if unknown else "")
+    return verdict, detail + (f", {unknown} open" if unknown else "")
 
 
 def _cells(line: Line) -> tuple[str, ...]:
@@ -161,7 +167,7 @@ def _cells(line: Line) -> tuple[str, ...]:
     deviation = _deviate(line, digits)
     return (
         line.row,
-        line.column,
+        line.column if line.published else NAMES.get(line.field, line.column),
         line.published.printed if line.published else "",
         ours,
         str(len(line.values)) if line.values else "",
@@ -193,9 +199,10 @@ def _name(line: Line) -> str:
 
 
 def _digits(line: Line) -> int:
-    if line.published is None:
-        return 4
-    return max(2, len(line.published.mean.partition(".")[2]))
+    """Decimals: as published; else four, or three digits of a smaller number."""
+    if line.published is not None:
+        return max(2, len(line.published.mean.partition(".")[2]))
+    return max(4, 2 - math.floor(math.log10(abs(line.ours)))) if line.ours else 4
 
 
 def _number(value: float, digits: int, percent: bool) -> str:
@@ -204,7 +211,7 @@ def _number(value: float, digits: int, percent: bool) -> str:
 
 def mark(claim: Claim) -> str:
     """How a claim stands, in words."""
-    return "not run" if claim.holds is None else "holds" if claim.holds else "does not hold"
+    return "open" if claim.holds is None else "holds" if claim.holds else "does not hold"
 
 
 def _why(claim: Claim) -> str:

@@ -18,6 +18,7 @@ from ncollapse.experiments import publications
 from ncollapse.experiments.experiment import Experiment, Point
 from ncollapse.experiments.publications import Cell, Publication, tabulated_alpha
 from ncollapse.experiments.runs import RunRecord, dig
+from ncollapse.experiments.variants import CASES, LOSSES
 
 Verdict = Literal["reproduced", "reproduced in direction", "not reproduced", "not run", "no bar"]
 POINTS = {"accuracy": 0.01, "uniform_accuracy": 0.01, "compactness": 0.02, "distinctiveness": 0.02}
@@ -27,6 +28,7 @@ PREDICTED = {
     "train.negative_score": "negative_score",
     "train.bias": "bias",
 }
+KEYS = {"bias_decay": "lambda_b", "bias_init": "initial b", "batch_size": "batch size", "dim": "d"}
 CLASSES = {"cifar100": 100, "mini-imagenet": 100, "imagenet": 1000}
 
 
@@ -80,7 +82,7 @@ def compare(experiment: Experiment, points: Sequence[Point], records: Iterable[R
     lines: list[Line] = []
     fixed = {"seed", *_find_constants(points)} if points else set()
     for point, found in match(points, records):
-        row = ", ".join(f"{key} {value}" for key, value in point.keys.items() if key not in fixed)
+        row = ", ".join(_phrase(key, value) for key, value in point.keys.items() if key not in fixed)
         for field in experiment.finals:
             cell = next((c for c in publication.cells if c.field == field and _speaks_of(c, point.keys)), None)
             lines.append(_make_line(field, point, cell, found, row))
@@ -205,6 +207,14 @@ def predict_field(point: Point, field: str) -> float | None:
     optimum = predict_posed(problem)
     value = math.nan if optimum is None else getattr(optimum, name)
     return float(value) if math.isfinite(value) else None
+
+
+def _phrase(key: str, value: Any) -> str:
+    """A key of a grid with its value, as the papers' own rows have them."""
+    word = f"{value:g}" if isinstance(value, float) else str(value)
+    if key in ("loss", "optimizer"):
+        return {**LOSSES, **CASES}.get(word, word)
+    return f"{KEYS.get(key, key.replace('_', ' '))} {word}"
 
 
 def _find_constants(points: Sequence[Point]) -> set[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ncollapse.console import clean
 from ncollapse.places import find_file_in_the_way
 from ncollapse.report.page import Report
-from ncollapse.report.panels import arrange, for_print
+from ncollapse.report.panels import Figure, arrange, for_print
 from ncollapse.report.tables import Table
 
 FORMATS = ("svg", "pdf", "png")
@@ -52,31 +53,41 @@ def export_report(report: Report, out: str | Path) -> list[Path]:
     blocked = find_file_in_the_way(folder)
     if blocked:
         raise NotADirectoryError(f"export: {str(blocked)!r} is a file; give a folder")
-    try:
-        import kaleido
-    except ImportError:
-        raise ImportError("exporting figures needs kaleido: pip install 'ncollapse[export]'") from None
-
+    load_kaleido()
     folder.mkdir(parents=True, exist_ok=True)
     written = [path for table in report.tables for path in export_table(table, folder)]
+    drawn = [(folder / f"{figure.id}.{kind}", figure) for figure in report.figures for kind in FORMATS]
+    return [*written, *render(drawn)]
+
+
+def render(figures: Sequence[tuple[Path, Figure]], width: int = WIDTH) -> list[Path]:
+    """Draw figures for print into files (.svg, .pdf or .png); return the paths."""
+    kaleido = load_kaleido()
     jobs: list[dict[str, Any]] = []
-    for figure in report.figures:
+    for path, figure in figures:
         spec = for_print(figure.spec)
         if "meta" in spec["layout"]:
-            spec = arrange(spec, WIDTH)
+            spec = arrange(spec, width)
         spec["layout"] |= {"paper_bgcolor": "white", "plot_bgcolor": "white"}
-        size = {"width": WIDTH, "height": spec["layout"].get("height", 480)}
-        for kind in FORMATS:
-            path = folder / f"{figure.id}.{kind}"
-            scale = 2 if kind == "png" else 1
-            jobs.append({"fig": spec, "path": path, "opts": {"format": kind, "scale": scale, **size}})
+        kind = path.suffix.removeprefix(".")
+        size = {"width": width, "height": spec["layout"].get("height", 480)}
+        jobs.append({"fig": spec, "path": path, "opts": {"format": kind, "scale": 2 if kind == "png" else 1, **size}})
     if jobs:
         # No mathematics is typeset, so nothing needs to be fetched for it.
         page = kaleido.PageGenerator(mathjax=False)
         kaleido.write_fig_from_object_sync(jobs, kopts={"page_generator": page})
-    for path in (job["path"] for job in jobs if job["path"].suffix == ".svg"):
+    for path in (path for path, _ in figures if path.suffix == ".svg"):
         path.write_text(fix_ids(path.read_text(encoding="utf-8")), encoding="utf-8")
-    return [*written, *(job["path"] for job in jobs)]
+    return [path for path, _ in figures]
+
+
+def load_kaleido() -> Any:
+    """The library that draws; ImportError names the extra it comes with."""
+    try:
+        import kaleido
+    except ImportError:
+        raise ImportError("exporting figures needs kaleido: pip install 'ncollapse[export]'") from None
+    return kaleido
 
 
 def fix_ids(svg: str) -> str:

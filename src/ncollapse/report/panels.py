@@ -87,6 +87,17 @@ def build(
     return arrange(spec, 1000)
 
 
+def name_once(panels: list[Panel]) -> None:
+    """Let each legend entry appear once, at the first trace of its group that has a name."""
+    seen: set[str] = set()
+    for panel in panels:
+        for trace in panel.traces:
+            group = trace.get("legendgroup")
+            if group and "name" in trace and group not in seen:
+                seen.add(group)
+                trace["showlegend"] = True
+
+
 def merge_alike(traces: list[Spec]) -> list[Spec]:
     """Join traces that look alike into one each, with gaps between them: many lines draw as fast as one."""
     joined: dict[str, Spec] = {}

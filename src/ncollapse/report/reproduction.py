@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,20 +11,18 @@ from ncollapse.experiments import landscapes
 from ncollapse.experiments.claims import Claim
 from ncollapse.experiments.coverage import Coverage
 from ncollapse.experiments.experiment import Experiment
-from ncollapse.experiments.page import HEAD, NAMES, conclude, describe, mark, rows
+from ncollapse.experiments.page import HEAD, conclude, describe, mark, rows
 from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.variants import CASES, LOSSES, group_runs
+from ncollapse.experiments.variants import group_runs
 from ncollapse.experiments.verdicts import Line
 from ncollapse.experiments.words import count
 from ncollapse.report.figures import curves
+from ncollapse.report.figures.experiments import draw_axes, draw_lines
 from ncollapse.report.numbers import compact, compact_matrix
 from ncollapse.report.page import Report, lay_section, write_page
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape
-from ncollapse.report.style import FAINT, SEQUENTIAL, look
+from ncollapse.report.panels import Figure, Panel, build, escape
+from ncollapse.report.style import FAINT, SEQUENTIAL
 from ncollapse.report.tables import Cell, Table, tabulate_runs
-
-MANY = 24
-"""Settings along one axis up to which their names are written out."""
 
 
 def write_experiment(
@@ -42,7 +39,7 @@ def write_experiment(
     anchors |= {str(r.path): f"#run-{i}" for i, r in enumerate(records)}
     evolution = [curves.draw_collapse(variants), curves.draw_accuracy(variants), curves.draw_gap(variants)]
     sections = [
-        lay_section("numbers", "Numbers", [tabulate_lines(experiment, lines)], [draw_lines(lines)]),
+        lay_section("numbers", "Numbers", [tabulate_lines(experiment, lines)], [draw_axes(lines) or draw_lines(lines)]),
         lay_section("collapse-curves", "Over the epochs", [], evolution),
         lay_section("provenance", "Runs", [tabulate_runs(variants, [], anchors)] if variants else [], []),
     ]
@@ -134,70 +131,3 @@ def _cell(text: str, column: int, line: Line) -> Cell:
     number = value.get(HEAD[column])
     signed = number is not None or HEAD[column] == "off by"
     return Cell(text.replace("-", "−") if signed else text, numbers={} if number is None else {HEAD[column]: number})
-
-
-def draw_lines(lines: Sequence[Line]) -> Figure | None:
-    """Every field a panel, every setting a column: ours filled, published open, predicted a dash."""
-    shown = [line for line in lines if line.values and (line.published or line.predicted is not None)]
-    if not shown:
-        return None
-    settings = list(dict.fromkeys(_setting(line, shown) for line in shown))
-    panels: list[Panel] = []
-    for field in dict.fromkeys(line.field for line in shown):
-        here = [line for line in shown if line.field == field]
-        percent = any(line.published and line.published.percent for line in here)
-        scale = 100 if percent else 1
-        traces: list[Spec] = []
-        for loss in dict.fromkeys(str(line.keys.get("loss", "")) for line in here):
-            mine = [line for line in here if str(line.keys.get("loss", "")) == loss]
-            traces += _draw_loss(loss, mine, shown, scale, legend=not panels)
-        title = escape(NAMES.get(field, field)) + (", %" if percent else "")
-        hidden = {"showticklabels": False} if len(settings) > MANY else {"automargin": True}
-        x = {"type": "category", "categoryorder": "array", "categoryarray": settings, **hidden}
-        panels.append(Panel(title, traces, x))
-    return Figure(
-        "published",
-        "Ours on the published numbers",
-        "Filled: ours, paler where the run was cut short; open: published; dash: predicted. A filled mark within an "
-        "open one is a number reproduced.",
-        build(panels, columns=min(3, len(panels)), row_height=230, min_width=280, bottom=70, showlegend=True),
-    )
-
-
-def _draw_loss(loss: str, mine: list[Line], shown: list[Line], scale: float, legend: bool) -> list[Spec]:
-    style, name = look(loss), LOSSES.get(loss, loss)
-    x = [_setting(line, shown) for line in mine]
-    kinds: dict[str, tuple[list[Any], Spec]] = {
-        "published": (
-            [line.published.value if line.published else None for line in mine],
-            {"symbol": f"{style.marker}-open", "size": 13, "line": {"width": 1.5}},
-        ),
-        "ours": ([None if line.short else line.ours for line in mine], {"symbol": style.marker, "size": 7}),
-        "ours, cut short": (
-            [line.ours if line.short else None for line in mine],
-            {"symbol": style.marker, "size": 7, "opacity": 0.45},
-        ),
-        "predicted": ([line.predicted for line in mine], {"symbol": "line-ew-open", "size": 14, "line": {"width": 2}}),
-    }
-    return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": escape(f"{name}, {kind}"),
-            "legendgroup": escape(f"{name}, {kind}"),
-            "showlegend": legend,
-            "x": x,
-            "y": compact(None if value is None else scale * value for value in values),
-            "marker": {"color": style.colour, **marker},
-            "hovertemplate": "%{y:.6g}<br>%{x}<extra>%{fullData.name}</extra>",
-        }
-        for kind, (values, marker) in kinds.items()
-        if any(value is not None for value in values)
-    ]
-
-
-def _setting(line: Line, shown: Sequence[Line]) -> str:
-    """What tells the settings of an experiment apart, the loss aside."""
-    keys = [k for k in line.keys if k not in ("loss", "seed") and len({str(o.keys.get(k)) for o in shown}) > 1]
-    words = [line.keys[k] for k in keys]
-    return "<br>".join(escape(CASES.get(str(word), str(word))) for word in words) or escape(line.row)

@@ -11,8 +11,8 @@ from ncollapse.experiments.comparison import QUANTITIES, Finding
 from ncollapse.experiments.runs import RunRecord
 from ncollapse.experiments.variants import LOSSES, Variant
 from ncollapse.report.numbers import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike
-from ncollapse.report.style import DASHES, INK, fade, look
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike, name_once
+from ncollapse.report.style import CLASSES, DASHES, INK, fade, look
 
 MANY = 8
 NAMED = 24
@@ -24,7 +24,7 @@ def draw_collapse(variants: Sequence[Variant]) -> Figure | None:
     """NC1, NC2 and NC3 over epochs, train above test."""
     wanted = [(split, nc) for split in ("train", "test") for nc in ("nc1", "nc2", "nc3")]
     panels = [curve_panel(variants, f"{split}.{nc}", f"{split} {nc.upper()}", log=True) for split, nc in wanted]
-    return _figure(
+    return collect_panels(
         panels,
         "collapse",
         "NC1, NC2 and NC3 over epochs",
@@ -39,7 +39,7 @@ def draw_accuracy(variants: Sequence[Variant]) -> Figure | None:
     splits = ("train", "validation", "test")
     panels = [curve_panel(variants, f"{s}.accuracy", f"{s} accuracy") for s in splits]
     panels += [curve_panel(variants, f"{s}.uniform_accuracy", f"{s} uniform accuracy") for s in splits]
-    return _figure(
+    return collect_panels(
         panels,
         "accuracy",
         "Accuracy and uniform accuracy",
@@ -57,7 +57,7 @@ def draw_gap(variants: Sequence[Variant]) -> Figure | None:
     ]
     if panels[0] is None:
         return None
-    return _figure(
+    return collect_panels(
         panels,
         "gap",
         "Certified gap to the optimum",
@@ -110,8 +110,12 @@ def draw_differences(findings: Sequence[Finding]) -> Figure | None:
 
 
 def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = False) -> Panel | None:
-    """Mean lines and seed bands of one field; None where no run has it."""
+    """Mean lines and seed bands of one field; None where no run has it.
+
+    Colours tell losses apart, dashes the settings; where all have one loss, colours tell the settings apart too.
+    """
     many = len(variants) > MANY
+    alone = not many and len(variants) > 1 and len({v.loss for v in variants}) == 1
     contexts = list(dict.fromkeys(v.context for v in variants))
     traces: list[Spec] = []
     for variant in variants:
@@ -122,6 +126,7 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
         if log:
             values = np.where(values > 0, values, np.nan)
         style = look(variant.loss)
+        colour = CLASSES[variants.index(variant)] if alone else style.colour
         dash = DASHES[contexts.index(variant.context) % len(DASHES)] if not many else "solid"
         group = variant.loss if many else variant.label
         named = escape(variant.label) if len(variants) <= NAMED else "%{fullData.name}"
@@ -131,7 +136,7 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
         x = [int(e) for e in epochs]
         if values.shape[0] > 1:
             low, high = _extent(values)
-            traces.append(_band(x, low, high, style.colour, escape(group)))
+            traces.append(_band(x, low, high, colour, escape(group)))
         traces.append(
             {
                 "type": "scatter",
@@ -142,7 +147,7 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
                 "legendrank": variants.index(variant),
                 "x": x,
                 "y": compact(line),
-                "line": {"color": style.colour, "width": 1 if many else 2, "dash": dash},
+                "line": {"color": colour, "width": 1 if many else 2, "dash": dash},
                 "opacity": 0.55 if many else 1,
                 "marker": {"symbol": style.marker, "size": 7, "maxdisplayed": 7},
                 "hovertemplate": f"epoch %{{x}}: %{{y:{'.4g' if log else '.2%'}}}<extra>{named}</extra>",
@@ -213,18 +218,8 @@ def _extent(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
-def name_once(panels: Sequence[Panel]) -> None:
-    """Let each legend entry appear once, at the first trace of its group that has a name."""
-    seen: set[str] = set()
-    for panel in panels:
-        for trace in panel.traces:
-            group = trace.get("legendgroup")
-            if group and "name" in trace and group not in seen:
-                seen.add(group)
-                trace["showlegend"] = True
-
-
-def _figure(panels: Sequence[Panel | None], id: str, title: str, aid: str, source: str) -> Figure | None:
+def collect_panels(panels: Sequence[Panel | None], id: str, title: str, aid: str, source: str) -> Figure | None:
+    """A figure of those panels there are; None where there are none."""
     kept = [p for p in panels if p is not None]
     if not kept:
         return None

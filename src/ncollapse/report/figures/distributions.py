@@ -11,9 +11,9 @@ import numpy as np
 
 from ncollapse.experiments.runs import RunRecord, dig
 from ncollapse.experiments.variants import LOSSES, Variant
-from ncollapse.report.figures.curves import MANY, name_once
+from ncollapse.report.figures.curves import MANY
 from ncollapse.report.numbers import compact
-from ncollapse.report.panels import GAP_Y, Figure, Panel, Spec, arrange, build, escape, merge_alike
+from ncollapse.report.panels import GAP_Y, Figure, Panel, Spec, arrange, build, escape, merge_alike, name_once
 from ncollapse.report.style import DASHES, INK, PAPER, fade, look
 
 Snapshots = dict[Path, dict[str, np.ndarray]]
