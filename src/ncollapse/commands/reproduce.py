@@ -7,7 +7,8 @@ import shutil
 import sys
 import textwrap
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -93,6 +94,8 @@ def main(argv: list[str]) -> int:
     refuse_file(args.out, args.out)
     index = parse_index(args.index)
     chosen = [choose(word, args) for word in args.experiments]
+    if args.measure_every is None:
+        chosen = use_finished(chosen, args.out)
     if args.dry_run:
         return show_plan(chosen, index, args)
     if args.engine != "ray":  # whose nodes may have the data where this one has not
@@ -144,6 +147,31 @@ def choose(word: str, args: Args) -> Choice:
         filters = " ".join(f"{key}={','.join(values)}" for key, values in only.items())
         raise ValueError(f"--only {filters}: no run of {name} has all of these")
     return Choice(experiment, expand(experiment, only), points)
+
+
+def use_finished(chosen: list[Choice], out: Path) -> list[Choice]:
+    """The choices with runs that are finished but for when they were measured, which changes nothing else, taken in."""
+    from ncollapse.experiments.runs import read_runs
+    from ncollapse.train import Recipe
+
+    done: dict[str, Recipe] = {}
+    for record in read_runs(out) if out.is_dir() else ():
+        if record.status == "finished":
+            with suppress(ValueError):  # a recipe of another version, with settings this one does not know
+                recipe = Recipe.from_dict(record.config)
+                done[recipe.override(measure_every=1).run_id] = recipe
+    return [
+        replace(
+            choice,
+            points=[
+                point
+                if is_finished(out, point)
+                else replace(point, recipe=done.get(point.recipe.override(measure_every=1).run_id, point.recipe))
+                for point in choice.points
+            ],
+        )
+        for choice in chosen
+    ]
 
 
 def join_choices(chosen: list[Choice]) -> list[Choice]:

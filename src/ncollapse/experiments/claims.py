@@ -11,6 +11,7 @@ from typing import Any
 from ncollapse.experiments import publications
 from ncollapse.experiments.experiment import Experiment, Point
 from ncollapse.experiments.runs import RunRecord
+from ncollapse.experiments.variants import CASES
 from ncollapse.experiments.verdicts import match
 from ncollapse.experiments.words import count
 
@@ -266,11 +267,19 @@ def _collapse_under_adamw(pairs: Pairs) -> list[Claim]:
 
 
 def _fall_by_optimiser(pairs: Pairs) -> list[Claim]:
+    return _by_optimiser(pairs, lambda some: falls(some, NC), ("adamw", "sgd"))
+
+
+def _by_optimiser(pairs: Pairs, check: Callable[[Pairs], Claim], names: Sequence[str]) -> list[Claim]:
     found = []
-    for name, written in (("adamw", "AdamW"), ("sgd", "SGD")):
-        claim = falls([pair for pair in pairs if pair[0].get("optimizer") == name], NC)
-        found.append(replace(claim, text=f"under {written} {claim.text}"))
+    for name in names:
+        claim = check([pair for pair in pairs if pair[0].get("optimizer") == name])
+        found.append(replace(claim, text=f"under {CASES[name]} {claim.text}"))
     return found
+
+
+def _relu_collapse(pairs: Pairs) -> list[Claim]:
+    return _by_optimiser(pairs, lambda some: falls(some, RELU), ("adam", "sgd"))
 
 
 def _biases_by_batch(pairs: Pairs) -> list[Claim]:
@@ -302,9 +311,9 @@ CHECKS: dict[str, Callable[[Pairs], list[Claim]]] = {
     "all-losses/figure-1": lambda pairs: [falls(pairs, PLAIN)],
     "all-losses/figure-4": lambda pairs: [agree(pairs, 0.25, 100, 1.037), agree(pairs, 2, 800, 0.36)],
     "all-losses/figure-5": lambda pairs: [falls(pairs, PLAIN)],
-    "imbalanced-relu/figure-1": lambda pairs: [falls(pairs, RELU)],
-    "imbalanced-relu/figure-2": lambda pairs: [falls(pairs, RELU)],
-    "imbalanced-relu/figure-3": lambda pairs: [orthogonal(pairs)],
+    "imbalanced-relu/figure-1": _relu_collapse,
+    "imbalanced-relu/figure-2": _relu_collapse,
+    "imbalanced-relu/figure-3": lambda pairs: _by_optimiser(pairs, orthogonal, ("adam", "sgd")),
     "mse-landscape/figure-3": lambda pairs: [falls(pairs, PLAIN)],
     "mse-landscape/figure-4": lambda pairs: [needs_dimensions(pairs)],
     "mse-landscape/figure-5": lambda pairs: [fixed_is_enough(pairs)],

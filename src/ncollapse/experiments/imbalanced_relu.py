@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from ncollapse.experiments.experiment import Experiment, Point
+from ncollapse.experiments.experiment import Experiment, Point, product
 
 COLLAPSE = ("train.nc1", "train.nc2_relu", "train.nc3_relu")
 
 
+READINGS = (
+    "The paper says SGD, at a rate of 1e-4 or 5e-5. Taken at its word, without momentum, that leaves the loss of the"
+    " MLP at ln 10 where Adam at the same rate has fitted the data: both readings are run, and judged apart.",
+)
+
+
 def grid(models: Sequence[str]) -> list[Point]:
-    """CE without bias on the imbalanced subset of CIFAR10."""
-    from ncollapse.train import recipes
+    """CE without bias on the imbalanced subset of CIFAR10, under SGD as printed and under Adam at the same rate."""
+    from ncollapse.train.recipes import imbalanced_relu
 
     return [
-        Point({"data": "cifar10", "model": model, "loss": "ce"}, recipes.get(f"imbalanced-relu/{model}"))
-        for model in models
+        Point({**axes, "loss": "ce"}, imbalanced_relu(axes["model"], axes["optimizer"]))
+        for axes in product(data=("cifar10",), model=models, optimizer=("sgd", "adam"))
     ]
 
 
@@ -26,17 +32,20 @@ EXPERIMENTS = (
         "NC metrics of the MLP on imbalanced CIFAR10",
         partial(grid, ("mlp-1024", "mlp-2048")),
         curves=COLLAPSE,
+        notes=READINGS,
     ),
     Experiment(
         "imbalanced-relu/figure-2",
         "NC metrics of ResNet18 on imbalanced CIFAR10",
         partial(grid, ("resnet18",)),
         curves=COLLAPSE,
+        notes=READINGS,
     ),
     Experiment(
         "imbalanced-relu/figure-3",
         "orthogonality of the class means of the MLP",
         partial(grid, ("mlp-1024",)),
         finals=("train.mean_orthogonality",),
+        notes=READINGS,
     ),
 )
