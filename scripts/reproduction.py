@@ -89,7 +89,7 @@ def describe(
     if not found:
         return Section("", "not run", "")
     coverage = cover(points, records)
-    verdict, detail = page.conclude(lines, said, coverage)
+    verdict, detail = page.conclude(lines, said, coverage, asks=experiment.asks)
     told = experiment.paper not in publications.PAPERS or any(line.published for line in lines)
     elsewhere = [] if told else find_tables(experiment, {record.run_id for record in found}, tables)
     text = page.to_markdown(experiment, [] if elsewhere else lines, said, coverage, unrun=False, level=2)

@@ -393,6 +393,8 @@ def test_the_worse_of_numbers_and_claims_decides():
     assert page.conclude([], [held, held, broken])[0] == "reproduced in direction"
     assert page.conclude([], [broken, held])[0] == "not reproduced"
     assert page.conclude([], [])[0] == "not run"
+    answers = [page.conclude([], found, asks=True)[0] for found in ([held], [held, held, broken], [broken], [unknown])]
+    assert answers == ["yes", "mostly", "no", "not run"]
 
 
 def test_a_mean_bias_that_the_loss_cannot_see_is_not_predicted():

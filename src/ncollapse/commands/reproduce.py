@@ -248,7 +248,7 @@ def show_results(chosen: list[Choice], records: list[RunRecord], args: Args) -> 
             coverage = cover(experiment.grid(), found)
             markdown = page.write_text(args.out, experiment, page.to_markdown(experiment, lines, said, coverage))
             written = write_experiment(markdown.with_suffix(".html"), experiment, lines, said, coverage, found)
-            verdict, detail = page.conclude(lines, said, coverage)
+            verdict, detail = page.conclude(lines, said, coverage, asks=experiment.asks)
         results.append(
             {
                 "id": experiment.id,

@@ -25,7 +25,8 @@ class Experiment:
 
     `grid` makes its points (one seed each). `protocol` says what they are for: "runs" (training, then the numbers),
     "two-stage" (training, then a classifier re-balanced on frozen features) or "landscape" (nothing to train).
-    `curves` are the fields of the history that a figure shows, `finals` the numbers that figure or table compares.
+    `curves` are the fields of the history that a figure shows, `finals` the numbers that figure or table compares,
+    `caption` what is shown where no paper has a caption for it.
     """
 
     id: str
@@ -35,6 +36,12 @@ class Experiment:
     curves: tuple[str, ...] = ()
     finals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    caption: str = ""
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks a question of our own, where others repeat what a paper reports."""
+        return self.title.endswith("?")
 
     @property
     def paper(self) -> str:

@@ -20,5 +20,7 @@ EXPERIMENTS = (
         bias_starts,
         curves=(*COLLAPSE, "certificate.relative_gap"),
         finals=(*SCORES, "certificate.relative_gap"),
+        caption="ResNet18 on MNIST as in setting 2 of bce-vs-ce (AdamW, batch size 128, decays 5e-4), lambda_b = 0 and"
+        " 5e-4: the bias starts at 0, or where theory has its optimum.",
     ),
 )

@@ -15,6 +15,8 @@ from ncollapse.experiments.words import count
 
 HEAD = ("where", "number", "published", "ours", "seeds", "epochs", "predicted", "off by", "verdict")
 RANKS = ("reproduced", "reproduced in direction", "not reproduced")
+ANSWERS = dict(zip(RANKS, ("yes", "mostly", "no")))
+"""What those come to where an experiment of our own asks a question, and no paper answered it before."""
 NAMES = {
     "train.weight_energy": "rho",
     "train.positive_score": "s_pos",
@@ -51,7 +53,7 @@ def describe(experiment: Experiment) -> tuple[str, list[str]]:
     """What the paper shows there, and what a reader should know."""
     known = publications.load(experiment.paper) if experiment.paper in publications.PAPERS else {}
     publication = known.get(experiment.item)
-    caption = publication.caption if publication else experiment.title
+    caption = publication.caption if publication else experiment.caption or experiment.title
     return caption, [*(publication.notes if publication else ()), *experiment.notes]
 
 
@@ -71,7 +73,7 @@ def to_markdown(
 ) -> str:
     """The page as Markdown."""
     caption, notes = describe(experiment)
-    verdict, detail = conclude(lines, claims, coverage)
+    verdict, detail = conclude(lines, claims, coverage, asks=experiment.asks)
     parts = [f"{'#' * level} {experiment.id}: {experiment.title}", "", caption, ""]
     parts += [f"Verdict: **{verdict}**" + (f" ({detail})." if detail else "."), ""]
     parts += [f"- {note}" for note in notes] + ([""] if notes else [])
@@ -125,16 +127,20 @@ def write_text(folder: Path, experiment: Experiment, text: str) -> Path:
     return file
 
 
-def conclude(lines: Sequence[Line], claims: Sequence[Claim], coverage: Coverage | None = None) -> tuple[str, str]:
+def conclude(
+    lines: Sequence[Line], claims: Sequence[Claim], coverage: Coverage | None = None, *, asks: bool = False
+) -> tuple[str, str]:
     """The verdict of numbers and claims together, and that in numbers: the worse of the two decides.
 
     Where there are claims alone, every one of them must have been checked: with one still open, such as one that
-    compares two losses of which one was run, the verdict is "partly run". `coverage` adds how much was run.
+    compares two losses of which one was run, the verdict is "partly run". `coverage` adds how much was run. An
+    experiment that `asks` a question gets an answer.
     """
     of_numbers, detail = sum_up(lines)
     of_claims, said = sum_up_claims(claims)
     decided = [verdict for verdict in (of_numbers, of_claims) if verdict in RANKS]
     verdict = max(decided, key=RANKS.index) if decided else of_claims if claims else of_numbers
+    verdict = ANSWERS.get(verdict, verdict) if asks else verdict
     parts = [part for part in (said, detail) if part]
     if coverage is None:
         return verdict, "; ".join(parts)

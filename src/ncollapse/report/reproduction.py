@@ -50,7 +50,7 @@ def write_experiment(
         tuple(s for s in sections if s.tables or s.figures),
         tuple(r for v in variants for r in v.records),
         anchors,
-        sentences=tuple(summarise(lines, claims, coverage)),
+        sentences=tuple(summarise(experiment, lines, claims, coverage)),
     )
     return write_page(report, path)
 
@@ -89,9 +89,11 @@ def write_landscape(path: Path, experiment: Experiment) -> Path:
     return write_page(Report(title, caption, (), (section,), (), {}, sentences=(*said, *notes)), path)
 
 
-def summarise(lines: Sequence[Line], claims: Sequence[Claim], coverage: Coverage | None) -> list[str]:
+def summarise(
+    experiment: Experiment, lines: Sequence[Line], claims: Sequence[Claim], coverage: Coverage | None
+) -> list[str]:
     """The verdict, and every claim with how it stands."""
-    verdict, detail = conclude(lines, claims, coverage)
+    verdict, detail = conclude(lines, claims, coverage, asks=experiment.asks)
     said = [f"Verdict: {verdict}" + (f" ({detail})." if detail else ".")]
     for claim in claims:
         stands = mark(claim)
