@@ -16,7 +16,7 @@ from ncollapse.experiments.runs import RunRecord, read_runs
 from ncollapse.experiments.verdicts import Line, compare, match
 from ncollapse.experiments.words import count, join
 from ncollapse.report.export import render
-from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines
+from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
 from ncollapse.report.panels import Figure
 
 INTRO = """# Reproduction
@@ -132,6 +132,7 @@ def draw_all(experiment: Experiment, lines: Sequence[Line], records: Sequence[Ru
     found = {
         f"{stem}-curves.svg": draw_curves(experiment, records),
         f"{stem}.svg": draw_axes(lines),
+        f"{stem}-means.svg": draw_means(experiment, records),
         f"{stem}-losses.svg": draw_lines(lines) if tests else None,
     }
     return [(name, figure) for name, figure in found.items() if figure is not None]

@@ -17,7 +17,7 @@ def make_run(folder, epochs=1000, status="finished"):
     folder.mkdir(parents=True)
     config = {"name": "x", "optim": {"epochs": epochs}, "seed": 0}
     (folder / "config.json").write_text(json.dumps(config))
-    command = "/somewhere/bin/cli.py reproduce bce-vs-ce/table-6 --out /elsewhere/runs"
+    command = "bin/start.py reproduce bce-vs-ce/table-6 --out /elsewhere/runs"
     (folder / "env.json").write_text(json.dumps({"command": command}))
     (folder / "summary.json").write_text(json.dumps({"status": status, "train": {"nc1": 0.25}}))
     with (folder / "history.jsonl").open("w") as file:

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ncollapse.experiments import claims
@@ -11,7 +12,7 @@ from ncollapse.experiments.catalogue import find
 from ncollapse.experiments.coverage import cover
 from ncollapse.experiments.runs import read_runs
 from ncollapse.experiments.verdicts import compare, match
-from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines
+from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
 from ncollapse.report.reproduction import tabulate_lines, write_experiment
 
 RECORDS = Path(__file__).parents[2] / "results" / "runs"
@@ -114,7 +115,18 @@ def test_curves_are_those_the_paper_shows_and_told_apart(records):
     assert len(colours) == len(set(colours.values())) == 2, "two losses: colours tell the losses apart"
 
 
-@pytest.mark.parametrize("name", ["bce-vs-ce/table-8", "imbalanced-relu/figure-1"])
+def test_the_class_means_are_drawn_where_they_are_to_be_orthogonal(records):
+    experiment, lines, _, found = lay_out("imbalanced-relu/figure-3", records)
+    (trace,) = draw_means(experiment, found).spec["data"]
+    cosines = np.array(trace["z"], dtype=float)
+    assert np.diag(cosines) == pytest.approx(1)
+    (line,) = [line for line in lines if line.values]
+    assert np.abs(cosines[~np.eye(10, dtype=bool)]).mean() == pytest.approx(line.ours, rel=1e-3)
+    experiment, _, _, found = lay_out("imbalanced-relu/figure-1", records)
+    assert draw_means(experiment, found) is None
+
+
+@pytest.mark.parametrize("name", ["bce-vs-ce/table-8", "imbalanced-relu/figure-2"])
 def test_a_page_before_any_run_says_so(name, tmp_path):
     experiment = find(name)
     lines = compare(experiment, experiment.grid(), [])

@@ -201,10 +201,10 @@ def agree(pairs: Pairs, width: float, epochs: int, printed: float) -> Claim:
 
 
 def orthogonal(pairs: Pairs) -> Claim:
-    """The class means are orthogonal: their largest cosine is below 0.1."""
+    """The class means are orthogonal: the mean size of the cosines between them is below 0.1."""
     values = [record.final("train.mean_orthogonality") for _, record in pairs]
     values = [value for value in values if math.isfinite(value)]
-    detail = ", ".join(f"{value:.4f}" for value in values)
+    detail = "mean size of their cosines " + ", ".join(f"{value:.4f}" for value in values) if values else ""
     return Claim("the class means are orthogonal", max(values) < 0.1 if values else None, detail)
 
 

@@ -37,7 +37,7 @@ NAMES = {
     "train.nc2_uncentred": "NC2, means not centred",
     "train.nc2_relu": "NC2 of ReLU features",
     "train.nc3_relu": "NC3 of ReLU features",
-    "train.mean_orthogonality": "orthogonality",
+    "train.mean_orthogonality": "mean size of cosines",
     "certificate.relative_gap": "relative gap",
 }
 WORDS = {"reproduced": "yes", "reproduced in direction": "order", "not reproduced": "no", "no bar": "-", "not run": ""}

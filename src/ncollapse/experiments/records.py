@@ -114,7 +114,7 @@ def _files(runs: Iterable[RunRecord]) -> Iterable[tuple[str, bytes]]:
         yield f"{record.run_id}/summary.json", _dump(record.summary)
         lines = "".join(json.dumps(row) + "\n" for row in thin(record.history)).encode()
         yield f"{record.run_id}/history.jsonl.gz", gzip.compress(lines, mtime=0)
-        gram = compute_gram(record)
+        gram = find_gram(record)
         if gram is not None:
             yield f"{record.run_id}/gram.json", _dump(gram)
         rebalanced = record.path / "rebalanced.json"
@@ -123,16 +123,27 @@ def _files(runs: Iterable[RunRecord]) -> Iterable[tuple[str, bytes]]:
 
 
 def _scrub(env: dict[str, Any]) -> dict[str, Any]:
-    """The environment without the machine's own paths: of each absolute path in the command its last part."""
+    """The environment without the machine's own paths: of each absolute path in the command its last part.
+
+    Whatever file started the command line, the command to repeat is `ncollapse`.
+    """
+    from ncollapse.cli import VERBS
+
     words = shlex.split(str(env.get("command", "")))
     words = [Path(word).name if word.startswith("/") else word for word in words]
-    if words and words[0] in ("cli.py", "__main__.py"):
+    if len(words) > 1 and words[1] in VERBS:
         words[0] = "ncollapse"
     return {**env, "command": shlex.join(words)}
 
 
-def compute_gram(record: RunRecord, limit: int = 20) -> dict[str, Any] | None:
-    """Cosines between the class means of the training set, and their norms; None without a snapshot."""
+def find_gram(record: RunRecord, limit: int = 20) -> dict[str, Any] | None:
+    """Cosines between the class means of the training set, and their norms: as kept, or from the run's snapshot.
+
+    None where there is neither, or where there are too many classes to keep.
+    """
+    kept = record.path / "gram.json"
+    if kept.is_file():
+        return dict(json.loads(kept.read_text(encoding="utf-8")))
     arrays = record.snapshot()
     means = None if arrays is None else arrays.get("train.class_means")
     if means is None or len(means) > limit:

@@ -17,7 +17,7 @@ from ncollapse.experiments.variants import group_runs
 from ncollapse.experiments.verdicts import Line
 from ncollapse.experiments.words import count
 from ncollapse.report.figures import curves
-from ncollapse.report.figures.experiments import draw_axes, draw_lines
+from ncollapse.report.figures.experiments import draw_axes, draw_lines, draw_means
 from ncollapse.report.numbers import compact, compact_matrix
 from ncollapse.report.page import Report, lay_section, write_page
 from ncollapse.report.panels import Figure, Panel, build, escape
@@ -38,8 +38,9 @@ def write_experiment(
     anchors = {v.label: f"#variant-{i}" for i, v in enumerate(variants)}
     anchors |= {str(r.path): f"#run-{i}" for i, r in enumerate(records)}
     evolution = [curves.draw_collapse(variants), curves.draw_accuracy(variants), curves.draw_gap(variants)]
+    numbers = [draw_axes(lines) or draw_lines(lines), draw_means(experiment, records)]
     sections = [
-        lay_section("numbers", "Numbers", [tabulate_lines(experiment, lines)], [draw_axes(lines) or draw_lines(lines)]),
+        lay_section("numbers", "Numbers", [tabulate_lines(experiment, lines)], numbers),
         lay_section("collapse-curves", "Over the epochs", [], evolution),
         lay_section("provenance", "Runs", [tabulate_runs(variants, [], anchors)] if variants else [], []),
     ]

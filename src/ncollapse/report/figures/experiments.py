@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ncollapse.experiments.experiment import Experiment
 from ncollapse.experiments.page import NAMES
+from ncollapse.experiments.records import find_gram
 from ncollapse.experiments.runs import RunRecord
 from ncollapse.experiments.variants import CASES, LOSSES, group_runs
 from ncollapse.experiments.verdicts import Line
 from ncollapse.report.figures.curves import collect_panels, curve_panel
+from ncollapse.report.figures.frames import RANGE, lay_matrix, scale_colours
 from ncollapse.report.numbers import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once
 from ncollapse.report.style import look
@@ -38,6 +42,23 @@ def draw_curves(experiment: Experiment, records: Sequence[RunRecord]) -> Figure 
     ]
     aid = "Over the epochs, means over seeds; on a log axis a straight descent is exponential."
     return collect_panels(panels, "curves", experiment.title, aid, experiment.id)
+
+
+def draw_means(experiment: Experiment, records: Sequence[RunRecord]) -> Figure | None:
+    """Cosines between the class means of each run that has them, where the experiment is about their orthogonality."""
+    if "train.mean_orthogonality" not in experiment.finals:
+        return None
+    panels: list[Panel] = []
+    for variant in group_runs(records):
+        gram = next((gram for gram in map(find_gram, variant.finished) if gram is not None), None)
+        if gram is not None:
+            panels.append(lay_matrix(escape(variant.label), np.array(gram["cosines"]), len(panels)))
+    if not panels:
+        return None
+    columns = min(3, len(panels))
+    spec = build(panels, columns=columns, row_height=300, min_width=240, coloraxis=scale_colours(), showlegend=False)
+    aid = f"Cosines between the class means; the colours stop at ±{RANGE}, so that the small ones can be told apart."
+    return Figure("means", "Cosines between the class means", aid, spec, experiment.id)
 
 
 def draw_axes(lines: Sequence[Line]) -> Figure | None:

@@ -7,7 +7,7 @@ import numpy as np
 from ncollapse.experiments.variants import Variant
 from ncollapse.report.figures.distributions import Snapshots
 from ncollapse.report.numbers import compact_matrix
-from ncollapse.report.panels import Figure, Panel, arrange, build
+from ncollapse.report.panels import Figure, Panel, Spec, arrange, build
 from ncollapse.report.style import DIVERGING
 
 LARGEST = 60
@@ -39,22 +39,9 @@ def draw_frames(
     panels: list[Panel] = []
     for name, *pair in zip(("W Wᵀ", "Hᵀ H", "W H"), *rows):
         for kind, matrix in zip(("measured", "ideal"), pair):
-            trace = {
-                "type": "heatmap",
-                "z": compact_matrix(matrix[::step, ::step]),
-                "coloraxis": "coloraxis",
-                "hovertemplate": "classes %{y}, %{x}: %{z:.3f}<extra></extra>",
-            }
-            bare = {"showticklabels": False, "ticks": "", "showline": False, "constrain": "domain", "zeroline": False}
-            anchor = f"x{len(panels) + 1}" if panels else "x"
-            panels.append(
-                Panel(f"{kind} {name}", [trace], bare, {**bare, "autorange": "reversed", "scaleanchor": anchor})
-            )
-    marks = {"tickvals": [-RANGE, 0, RANGE], "ticktext": [f"≤ −{RANGE}", "0", f"≥ {RANGE}"]}
-    bar = {"thickness": 10, "len": 0.6, "outlinewidth": 0, "x": 1.01, **marks}
-    axis = {"cmin": -RANGE, "cmax": RANGE, "colorscale": DIVERGING, "colorbar": bar}
+            panels.append(lay_matrix(f"{kind} {name}", matrix[::step, ::step], len(panels)))
     notes = (f"Every {step}th class of {classes} is shown.",) if step > 1 else ()
-    spec = build(panels, columns=3, row_height=230, min_width=200, coloraxis=axis, showlegend=False)
+    spec = build(panels, columns=3, row_height=230, min_width=200, coloraxis=scale_colours(), showlegend=False)
     spec["layout"]["meta"] |= {"paired": True, "gap": 24, "left": 8, "bottom": 16}
     return Figure(
         f"frames-{number}",
@@ -65,6 +52,26 @@ def draw_frames(
         "imbalanced-relu Fig. 3",
         notes,
     )
+
+
+def lay_matrix(title: str, matrix: np.ndarray, place: int) -> Panel:
+    """A square matrix as a heat map, the `place`-th panel of its figure (from 0)."""
+    trace = {
+        "type": "heatmap",
+        "z": compact_matrix(matrix),
+        "coloraxis": "coloraxis",
+        "hovertemplate": "classes %{y}, %{x}: %{z:.3f}<extra></extra>",
+    }
+    bare = {"showticklabels": False, "ticks": "", "showline": False, "constrain": "domain", "zeroline": False}
+    anchor = f"x{place + 1}" if place else "x"
+    return Panel(title, [trace], bare, {**bare, "autorange": "reversed", "scaleanchor": anchor})
+
+
+def scale_colours() -> Spec:
+    """The colours of matrices with a diagonal of 1: they stop early, so that the small entries can be told apart."""
+    marks = {"tickvals": [-RANGE, 0, RANGE], "ticktext": [f"≤ −{RANGE}", "0", f"≥ {RANGE}"]}
+    bar = {"thickness": 10, "len": 0.6, "outlinewidth": 0, "x": 1.01, **marks}
+    return {"cmin": -RANGE, "cmax": RANGE, "colorscale": DIVERGING, "colorbar": bar}
 
 
 def grams(weight: np.ndarray, means: np.ndarray) -> list[np.ndarray]:
