@@ -64,6 +64,15 @@ def test_a_run_that_was_measured_at_other_epochs_is_not_run_again(toy, tmp_path,
     assert sorted(len(r.history) for r in read_runs(tmp_path)) == [1, 2]
 
 
+def test_seeds_of_one_id_are_named_like_its_other_keys(toy, tmp_path, capsys):
+    words = (f"{toy}:loss=ce:seed=1,3", f"{toy}:loss=bce", "--out", tmp_path, "--dry-run", "--json")
+    assert call(*words) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [(row["loss"], row.get("seed")) for row in runs] == [("ce", 1), ("ce", 3), ("bce", None)]
+    assert call(f"{toy}:seed=one", "--out", tmp_path, "--dry-run") == 2
+    assert "seed=one: must be a number" in capsys.readouterr().err
+
+
 def test_an_experiment_named_twice_has_one_page(toy, tmp_path, capsys):
     words = (f"{toy}@1:loss=ce", f"{toy}@3:loss=bce", f"{toy}@3:loss=bce", "--out", tmp_path)
     assert call(*words, "--engine", "packed", "--device", "cpu", "--json") == 0

@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -142,11 +143,28 @@ def choose(word: str, args: Args) -> Choice:
     if sign and not length.isdecimal():
         raise ValueError(f"{word}: {length!r} after @ must be a number of epochs, as in {name}@40")
     experiment, only = find(name), parse_only(args.only) | parse_only(own)
-    points = expand(experiment, only, args.seeds, int(length) if sign else args.epochs, args.measure_every)
+    seeds, wanted = args.seeds, None
+    if not any("seed" in point.keys for point in experiment.grid()) and "seed" in only:
+        wanted = parse_seeds(only.pop("seed"))
+        seeds = max(wanted) + 1
+    points = expand(experiment, only, seeds, int(length) if sign else args.epochs, args.measure_every)
+    points = [point for point in points if wanted is None or point.keys["seed"] in wanted]
     if experiment.grid() and not points:
         filters = " ".join(f"{key}={','.join(values)}" for key, values in only.items())
         raise ValueError(f"--only {filters}: no run of {name} has all of these")
     return Choice(experiment, expand(experiment, only), points)
+
+
+def parse_seeds(words: Sequence[str]) -> set[int]:
+    """Seeds by their numbers.
+
+    >>> parse_seeds(["1", "2"])
+    {1, 2}
+    """
+    for word in words:
+        if not word.isdecimal():
+            raise ValueError(f"seed={word}: must be a number from 0 on")
+    return {int(word) for word in words}
 
 
 def use_finished(chosen: list[Choice], out: Path) -> list[Choice]:
