@@ -60,7 +60,8 @@ def test_linear_algebra_is_loaded_before_the_threads_start(monkeypatch):
     monkeypatch.setattr(packed, "execute", lambda job, emit: calls.append(job.run_id))
     packed.run([Job("a", {}, "", device="cpu")], 1, lambda event: None)
     packed.run([Job("b", {}, "")], 1, lambda event: None)
-    assert calls == ["a", "cuda", "b"], "and no GPU is started for runs that do not want one"
+    packed.run([Job("c", {}, "", device="cuda:1")], 1, lambda event: None)
+    assert calls == ["a", "cuda", "b", "cuda:1", "c"], "and no GPU is started for runs that do not want one"
 
 
 def test_a_folder_in_use_is_left_alone(monkeypatch, tmp_path):

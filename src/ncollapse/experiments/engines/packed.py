@@ -53,8 +53,10 @@ def _load_linear_algebra(jobs: Sequence[Job]) -> None:
     """Have torch load its GPU routines for linear algebra here: two threads that do so at once fail in one of them."""
     import torch
 
-    if torch.cuda.is_available() and any(job.device is None or job.device.startswith("cuda") for job in jobs):
-        torch.linalg.qr(torch.eye(2, device="cuda"))
+    devices = [job.device or "cuda" for job in jobs]
+    device = next((device for device in devices if device.startswith("cuda")), None)
+    if device is not None and torch.cuda.is_available():
+        torch.linalg.qr(torch.eye(2, device=device))
 
 
 def _work(waiting: queue.SimpleQueue[Job], put: Callable[[dict[str, Any] | None], None], stop: threading.Event) -> None:
