@@ -52,6 +52,12 @@ def test_event_files_read_back_what_the_trainer_recorded(tmp_path):
         assert [event.value for event in found] == pytest.approx([read(line) for line in history], rel=1e-6), tag
 
 
+def test_a_run_that_never_starts_leaves_no_event_files(tmp_path):
+    with TensorBoardTracker(tmp_path / "events"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.fixture
 def server(tmp_path):
     """An MLflow server on loopback with SQLite."""

@@ -6,6 +6,7 @@ train.run(recipe, "runs", trackers=[TensorBoardTracker("runs/tensorboard")])
 from __future__ import annotations
 
 import time
+from functools import cached_property, partial
 from os import PathLike
 from types import TracebackType
 from typing import Any
@@ -42,14 +43,19 @@ def read_numbers(record: dict[str, Any]) -> dict[str, float]:
 
 
 class TensorBoardTracker(Tracker):
-    """Write event files that `tensorboard --logdir FOLDER` shows."""
+    """Write event files that `tensorboard --logdir FOLDER` shows; the folder is made with the first line of history."""
 
     def __init__(self, folder: str | PathLike[str]) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ImportError("TensorBoardTracker needs tensorboard: pip install 'ncollapse[tensorboard]'") from error
-        self.writer = SummaryWriter(str(folder))
+        self._make = partial(SummaryWriter, str(folder))
+
+    @cached_property
+    def writer(self) -> Any:
+        """Torch's writer of event files."""
+        return self._make()
 
     def log(self, record: dict[str, Any]) -> None:
         """Write one line of history at its epoch."""
@@ -59,7 +65,8 @@ class TensorBoardTracker(Tracker):
 
     def close(self) -> None:
         """Finish the event file."""
-        self.writer.close()
+        if "writer" in vars(self):
+            self.writer.close()
 
 
 class MLflowTracker(Tracker):
