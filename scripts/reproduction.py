@@ -71,7 +71,7 @@ def main(results: str = "results/runs", target: str = "docs/reproduction.md", dr
     if draw:
         folder = Path(target).parent / "figures"
         folder.mkdir(parents=True, exist_ok=True)
-        render([(folder / name, figure) for section in sections for name, figure in section.figures])
+        render([(figure, [folder / name]) for section in sections for name, figure in section.figures])
 
 
 def describe(

@@ -7,8 +7,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +19,7 @@ from ncollapse.places import refuse_file
 if TYPE_CHECKING:
     from ncollapse.experiments.experiment import Experiment, Point
     from ncollapse.experiments.runs import RunRecord
+    from ncollapse.train import Recipe
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,14 @@ def main(argv: list[str]) -> int:
     if not args.experiments:
         raise ValueError("no experiment named; give ids such as bce-vs-ce/table-6, or --list")
     from ncollapse.experiments.catalogue import check_data
+    from ncollapse.experiments.sweep import find_finished
 
     refuse_file(args.out, args.out)
     index = parse_index(args.index)
     chosen = [choose(word, args) for word in args.experiments]
     if args.measure_every is None:
-        chosen = use_finished(chosen, args.out)
+        finished = find_finished(args.out)
+        chosen = [use_finished(choice, finished) for choice in chosen]
     if args.dry_run:
         return show_plan(chosen, index, args)
     if args.engine != "ray":  # whose nodes may have the data where this one has not
@@ -143,53 +145,16 @@ def choose(word: str, args: Args) -> Choice:
     if sign and not length.isdecimal():
         raise ValueError(f"{word}: {length!r} after @ must be a number of epochs, as in {name}@40")
     experiment, only = find(name), parse_only(args.only) | parse_only(own)
-    seeds, wanted = args.seeds, None
-    if not any("seed" in point.keys for point in experiment.grid()) and "seed" in only:
-        wanted = parse_seeds(only.pop("seed"))
-        seeds = max(wanted) + 1
-    points = expand(experiment, only, seeds, int(length) if sign else args.epochs, args.measure_every)
-    points = [point for point in points if wanted is None or point.keys["seed"] in wanted]
+    points = expand(experiment, only, args.seeds, int(length) if sign else args.epochs, args.measure_every)
     if experiment.grid() and not points:
         filters = " ".join(f"{key}={','.join(values)}" for key, values in only.items())
         raise ValueError(f"--only {filters}: no run of {name} has all of these")
     return Choice(experiment, expand(experiment, only), points)
 
 
-def parse_seeds(words: Sequence[str]) -> set[int]:
-    """Seeds by their numbers.
-
-    >>> parse_seeds(["1", "2"])
-    {1, 2}
-    """
-    for word in words:
-        if not word.isdecimal():
-            raise ValueError(f"seed={word}: must be a number from 0 on")
-    return {int(word) for word in words}
-
-
-def use_finished(chosen: list[Choice], out: Path) -> list[Choice]:
-    """The choices with runs that are finished but for when they were measured, which changes nothing else, taken in."""
-    from ncollapse.experiments.runs import read_runs
-    from ncollapse.train import Recipe
-
-    done: dict[str, Recipe] = {}
-    for record in read_runs(out) if out.is_dir() else ():
-        if record.status == "finished":
-            with suppress(ValueError):  # a recipe of another version, with settings this one does not know
-                recipe = Recipe.from_dict(record.config)
-                done[recipe.override(measure_every=1).run_id] = recipe
-    return [
-        replace(
-            choice,
-            points=[
-                point
-                if is_finished(out, point)
-                else replace(point, recipe=done.get(point.recipe.override(measure_every=1).run_id, point.recipe))
-                for point in choice.points
-            ],
-        )
-        for choice in chosen
-    ]
+def use_finished(choice: Choice, finished: Callable[[Recipe], Recipe]) -> Choice:
+    """The choice with runs that are finished but for when they were measured taken in."""
+    return replace(choice, points=[replace(point, recipe=finished(point.recipe)) for point in choice.points])
 
 
 def join_choices(chosen: list[Choice]) -> list[Choice]:

@@ -72,19 +72,36 @@ def expand(
 ) -> list[Point]:
     """The points of an experiment that pass the filter, for seeds 0 to `seeds` - 1, with `epochs` in place of its own.
 
-    Shortened runs keep the shape of their schedule: epochs at which the rate changes shrink in proportion.
+    Where the grid has no seeds itself, those that the filter names are run. Shortened runs keep the shape of their
+    schedule: epochs at which the rate changes shrink in proportion.
     """
-    points = select(experiment.grid(), only or {}, experiment.id)
+    points, only = experiment.grid(), dict(only or {})
+    wanted: Sequence[int] | None = None if seeds is None else range(seeds)
+    if "seed" in only and not any("seed" in point.keys for point in points):
+        wanted = parse_seeds(only.pop("seed"))
+    points = select(points, only, experiment.id)
     if epochs is not None:
         points = [replace(p, recipe=shorten(p.recipe, epochs)) for p in points]
         points = list({p.recipe.run_id: p for p in reversed(points)}.values())[::-1]
     if measure_every is not None:
         points = [replace(p, recipe=adjust(p.recipe, measure_every=measure_every)) for p in points]
-    if seeds is None:
+    if wanted is None:
         return points
-    if seeds < 1:
+    if not wanted:
         raise ValueError(f"seeds={seeds}: at least one is needed")
-    return [Point({**p.keys, "seed": seed}, adjust(p.recipe, seed=seed)) for p in points for seed in range(seeds)]
+    return [Point({**p.keys, "seed": seed}, adjust(p.recipe, seed=seed)) for p in points for seed in wanted]
+
+
+def parse_seeds(words: Sequence[str]) -> list[int]:
+    """Seeds by their numbers, each once.
+
+    >>> parse_seeds(["1", "2", "1"])
+    [1, 2]
+    """
+    for word in words:
+        if not word.isdecimal():
+            raise ValueError(f"seed={word}: must be a number from 0 on")
+    return sorted({int(word) for word in words})
 
 
 def adjust(recipe: Recipe, **changes: Any) -> Recipe:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ncollapse.experiments.engines import Job, get
-from ncollapse.experiments.runs import RunRecord, read_run
+from ncollapse.experiments.runs import RunRecord, read_run, read_runs
 from ncollapse.places import make_folder, writing_to
 
 if TYPE_CHECKING:
@@ -89,6 +90,26 @@ def take_share(recipes: Sequence[T], index: tuple[int, int] | None) -> Sequence[
 def tell_standing(folder: Path) -> str:
     """The status of a run's folder, "new" where there is none."""
     return read_run(folder).status if folder.is_dir() else "new"
+
+
+def find_finished(out: Path) -> Callable[[Recipe], Recipe]:
+    """What gives a recipe back, or that of a finished run under `out` that differs only in when it was measured."""
+    from ncollapse.experiments.experiment import adjust
+    from ncollapse.train import Recipe
+
+    done: dict[str, Recipe] = {}
+    for record in read_runs(out) if out.is_dir() else ():
+        if record.status == "finished":
+            with suppress(ValueError):  # a recipe of another version, with settings this one does not know
+                recipe = Recipe.from_dict(record.config)
+                done[adjust(recipe, measure_every=1).run_id] = recipe
+
+    def find(recipe: Recipe) -> Recipe:
+        if tell_standing(out / recipe.run_id) == "finished":
+            return recipe
+        return done.get(adjust(recipe, measure_every=1).run_id, recipe)
+
+    return find
 
 
 def mend(folder: Path, recipe: Recipe) -> str:

@@ -56,29 +56,32 @@ def export_report(report: Report, out: str | Path) -> list[Path]:
     load_kaleido()
     folder.mkdir(parents=True, exist_ok=True)
     written = [path for table in report.tables for path in export_table(table, folder)]
-    drawn = [(folder / f"{figure.id}.{kind}", figure) for figure in report.figures for kind in FORMATS]
+    drawn = [(figure, [folder / f"{figure.id}.{kind}" for kind in FORMATS]) for figure in report.figures]
     return [*written, *render(drawn)]
 
 
-def render(figures: Sequence[tuple[Path, Figure]], width: int = WIDTH) -> list[Path]:
-    """Draw figures for print into files (.svg, .pdf or .png); return the paths."""
+def render(figures: Sequence[tuple[Figure, Sequence[Path]]]) -> list[Path]:
+    """Draw each figure for print into its files (.svg, .pdf or .png); return the paths."""
     kaleido = load_kaleido()
     jobs: list[dict[str, Any]] = []
-    for path, figure in figures:
+    for figure, paths in figures:
         spec = for_print(figure.spec)
         if "meta" in spec["layout"]:
-            spec = arrange(spec, width)
+            spec = arrange(spec, WIDTH)
         spec["layout"] |= {"paper_bgcolor": "white", "plot_bgcolor": "white"}
-        kind = path.suffix.removeprefix(".")
-        size = {"width": width, "height": spec["layout"].get("height", 480)}
-        jobs.append({"fig": spec, "path": path, "opts": {"format": kind, "scale": 2 if kind == "png" else 1, **size}})
+        size = {"width": WIDTH, "height": spec["layout"].get("height", 480)}
+        for path in paths:
+            kind = path.suffix.removeprefix(".")
+            scale = 2 if kind == "png" else 1
+            jobs.append({"fig": spec, "path": path, "opts": {"format": kind, "scale": scale, **size}})
     if jobs:
         # No mathematics is typeset, so nothing needs to be fetched for it.
         page = kaleido.PageGenerator(mathjax=False)
         kaleido.write_fig_from_object_sync(jobs, kopts={"page_generator": page})
-    for path in (path for path, _ in figures if path.suffix == ".svg"):
+    written: list[Path] = [job["path"] for job in jobs]
+    for path in (path for path in written if path.suffix == ".svg"):
         path.write_text(fix_ids(path.read_text(encoding="utf-8")), encoding="utf-8")
-    return [path for path, _ in figures]
+    return written
 
 
 def load_kaleido() -> Any:

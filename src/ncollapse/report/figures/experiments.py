@@ -27,7 +27,7 @@ SCORES = {
     "train.bias": ("bias", "#7F7F7F", "diamond"),
     "train.negative_score": ("negative score", "#CC79A7", "square"),
 }
-KINDS = ("ours", "ours, cut short", "published", "predicted")
+LEGEND = ("ours", "ours, cut short", "published", "predicted")
 AID = (
     "Filled: ours, paler where the run was cut short; open: published; dash: predicted. A filled mark within an open "
     "one is a number reproduced."
@@ -97,7 +97,7 @@ def draw_lines(lines: Sequence[Line]) -> Figure | None:
         for loss in dict.fromkeys(str(line.keys.get("loss", "")) for line in here):
             mine = [line for line in here if str(line.keys.get("loss", "")) == loss]
             style, xs = look(loss), [_name_setting(line, shown) for line in mine]
-            traces += _mark(LOSSES.get(loss, loss), mine, xs, style.colour, style.marker, 100 if percent else 1)
+            traces += _mark(LOSSES.get(loss, loss), mine, xs, style.colour, style.marker, scale=100 if percent else 1)
         title = name_field(field) + (", %" if percent else "")
         hidden = {"showticklabels": False} if len(settings) > MANY else {"automargin": True}
         x = {"type": "category", "categoryorder": "array", "categoryarray": settings, **hidden}
@@ -122,16 +122,22 @@ def _panel_along(axis: str, values: Sequence[Any], lines: Sequence[Line], title:
     traces: list[Spec] = []
     for rank, (field, (name, colour, symbol)) in enumerate(SCORES.items()):
         mine = [line for line in lines if line.field == field]
-        marks = _mark(name, mine, [str(line.keys[axis]) for line in mine], colour, symbol)
-        traces += [
-            {**trace, "legendrank": 10 * rank + KINDS.index(trace["name"].partition(", ")[2])} for trace in marks
-        ]
+        traces += _mark(name, mine, [str(line.keys[axis]) for line in mine], colour, symbol, rank=10 * rank)
     x = {"type": "category", "categoryorder": "array", "categoryarray": order, "range": [-0.5, len(order) - 0.5]}
     return Panel(title, traces, {**x, "title": {"text": AXES[axis], "standoff": 4}})
 
 
-def _mark(name: str, lines: Sequence[Line], xs: list[str], colour: str, symbol: str, scale: float = 1) -> list[Spec]:
-    """Published, ours and predicted as marks one on another."""
+def _mark(
+    name: str,
+    lines: Sequence[Line],
+    xs: list[str],
+    colour: str,
+    symbol: str,
+    *,
+    scale: float = 1,
+    rank: int | None = None,
+) -> list[Spec]:
+    """Published, ours and predicted as marks one on another; `rank` is the place of the first in the legend."""
     kinds: dict[str, tuple[list[float | None], Spec]] = {
         "published": (
             [line.published.value if line.published else None for line in lines],
@@ -155,6 +161,7 @@ def _mark(name: str, lines: Sequence[Line], xs: list[str], colour: str, symbol: 
             "y": compact(None if value is None else scale * value for value in values),
             "marker": {"color": colour, **marker},
             "hovertemplate": "%{y:.6g}<br>%{x}<extra>%{fullData.name}</extra>",
+            **({} if rank is None else {"legendrank": rank + LEGEND.index(kind)}),
         }
         for kind, (values, marker) in kinds.items()
         if any(value is not None for value in values)
