@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ncollapse.experiments.catalogue import CATALOGUE
+from ncollapse.experiments.catalogue import CATALOGUE, find
+from ncollapse.experiments.runs import read_runs
+from ncollapse.experiments.verdicts import compare
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +34,18 @@ def test_every_figure_the_page_shows_is_there():
     text = (ROOT / "docs" / "reproduction.md").read_text()
     shown = [part.partition(")")[0] for part in text.split("](figures/")[1:]]
     assert all((ROOT / "docs" / "figures" / name).is_file() for name in shown)
+
+
+def test_the_readme_counts_the_numbers_that_were_reproduced():
+    records = read_runs(ROOT / "results" / "runs")
+    verdicts = [
+        line.verdict
+        for number in (9, 10, 11)
+        for line in compare(find(f"bce-vs-ce/table-{number}"), find(f"bce-vs-ce/table-{number}").grid(), records)
+        if line.keys["optimizer"] == "adamw" and line.verdict not in ("no bar", "not run")
+    ]
+    said = f"{verdicts.count('reproduced')} of {len(verdicts)} reproduced to 1 %"
+    assert said in (ROOT / "README.md").read_text()
 
 
 def test_without_records_everything_is_listed_as_not_run(script, tmp_path):
