@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ncollapse.experiments.catalogue import CATALOGUE, find
-from ncollapse.experiments.runs import read_runs
+from ncollapse.experiments.runs import read_run, read_runs
 from ncollapse.experiments.verdicts import compare
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +46,15 @@ def test_the_readme_counts_the_numbers_that_were_reproduced():
     ]
     said = f"{verdicts.count('reproduced')} of {len(verdicts)} reproduced to 1 %"
     assert said in (ROOT / "README.md").read_text()
+
+
+def test_sgd_at_its_word_ends_where_the_note_says():
+    note = find("imbalanced-relu/figure-1").notes[0]
+    record = read_run(ROOT / "results" / "runs" / "971c085668ec")
+    printed = find("imbalanced-relu/figure-1").grid()[0].recipe
+    assert record.get("optim.lr") == pytest.approx(10 * printed.optim.lr)
+    assert record.get("optim.epochs") == printed.optim.epochs / 10
+    assert f"accuracy of {100 * record.final('train.accuracy'):.0f} % (run {record.run_id})" in note
 
 
 def test_without_records_everything_is_listed_as_not_run(script, tmp_path):
