@@ -7,6 +7,7 @@ import argparse
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: what is imported later (by DDP) keeps one alive past its end
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -17,6 +18,11 @@ from ncollapse.features import tap
 
 def main(epochs: int) -> None:
     dist.init_process_group("gloo")
+    train(epochs)
+    dist.destroy_process_group()
+
+
+def train(epochs: int) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     images, labels = load_digits(return_X_y=True)
@@ -49,7 +55,6 @@ def main(epochs: int) -> None:
                     f"epoch {epoch + 1:3d}  NC1 {exact.nc1:.4f} (running {float(running['nc1']):.4f})  "
                     f"samples {exact.num_samples} (running {int(running['num_samples'])})"
                 )
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

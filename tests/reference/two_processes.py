@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: imported later (by DDP) it would keep the group's threads alive
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import ncollapse as nc

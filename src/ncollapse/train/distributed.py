@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, TypeVar
 
 import torch
@@ -98,6 +100,7 @@ def join(device: str | torch.device | None = None) -> World:
     if place.type == "cuda":
         torch.cuda.set_device(place)
     if launched and not dist.is_initialized():
+        import_module("torch.distributed.nn")  # imported later (by DDP) it keeps the group it finds alive, as a default
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
     if dist.is_available() and dist.is_initialized():
         return World(dist.get_rank(), dist.get_world_size(), place)
@@ -105,6 +108,10 @@ def join(device: str | torch.device | None = None) -> World:
 
 
 def leave() -> None:
-    """End what `join` began, before the process does: threads of the group that outlive it would abort it."""
+    """End what `join` began, and its threads: one that still ran when the interpreter ends would abort the process.
+
+    They end with the last reference to the group, so what holds one in a cycle (a model in training) goes first.
+    """
     if dist.is_available() and dist.is_initialized():
+        gc.collect()
         dist.destroy_process_group()
