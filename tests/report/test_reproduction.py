@@ -30,6 +30,10 @@ def lay_out(name, records):
     return experiment, compare(experiment, grid, records), claims.check(experiment, grid, records), found
 
 
+def read_specs(text):
+    return [json.loads(spec) for spec in re.findall(r'<script type="application/json">(.*?)</script>', text)]
+
+
 def test_the_page_holds_verdict_numbers_figures_and_runs(records, tmp_path):
     experiment, lines, said, found = lay_out("bce-vs-ce/table-1", records)
     coverage = cover(experiment.grid(), records)
@@ -40,8 +44,7 @@ def test_the_page_holds_verdict_numbers_figures_and_runs(records, tmp_path):
     assert "Holds: BCE raises uniform accuracy over CE (" in text
     assert all(f"<code>{record.run_id}</code>" in text for record in found)
     assert {"numbers", "collapse-curves", "provenance"} <= set(re.findall(r'<section id="([a-z-]+)"', text))
-    specs = [json.loads(spec) for spec in re.findall(r'<script type="application/json">(.*?)</script>', text)]
-    assert len(specs) >= 3
+    assert len(read_specs(text)) >= 3
 
 
 def test_rows_are_what_was_run_and_columns_what_is_known(records):
@@ -143,3 +146,17 @@ def test_the_page_opens_quietly_and_loads_nothing(experiment_page):
     assert sentences.count() == 3
     assert all(sentences.nth(i).bounding_box()["width"] > 400 for i in range(3))
     assert experiment_page.page.locator("#table-published tbody tr").count() == 16
+
+
+def test_curves_that_only_the_paper_has_come_first(records, tmp_path):
+    def draw(name):
+        experiment, lines, said, found = lay_out(name, records)
+        path = write_experiment(tmp_path / "page.html", experiment, lines, said, None, found)
+        specs = read_specs(path.read_text(encoding="utf-8"))
+        return [[note["text"] for note in spec["layout"].get("annotations", ())] for spec in specs]
+
+    paper, usual, *_ = (panels for panels in draw("imbalanced-relu/figure-1") if any("NC1" in t for t in panels))
+    assert paper == ["<b>NC1</b>", "<b>NC2 of ReLU features</b>", "<b>NC3 of ReLU features</b>"]
+    assert usual[:3] == ["<b>train NC1</b>", "<b>train NC2</b>", "<b>train NC3</b>"]
+    first = next(panels for panels in draw("bce-vs-ce/figure-4") if any("NC1" in t for t in panels))
+    assert first[0] == "<b>train NC1</b>"

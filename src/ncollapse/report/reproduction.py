@@ -17,12 +17,15 @@ from ncollapse.experiments.variants import group_runs
 from ncollapse.experiments.verdicts import Line
 from ncollapse.experiments.words import count
 from ncollapse.report.figures import curves
-from ncollapse.report.figures.experiments import draw_axes, draw_lines, draw_means
+from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
 from ncollapse.report.numbers import compact, compact_matrix
 from ncollapse.report.page import Report, lay_section, write_page
 from ncollapse.report.panels import Figure, Panel, build, escape
 from ncollapse.report.style import FAINT, SEQUENTIAL
 from ncollapse.report.tables import Cell, Table, tabulate_runs
+
+SHOWN = {f"train.nc{i}" for i in (1, 2, 3)} | {f"{split}.accuracy" for split in ("train", "validation", "test")}
+"""The curves that every page has."""
 
 
 def write_experiment(
@@ -38,6 +41,8 @@ def write_experiment(
     anchors = {v.label: f"#variant-{i}" for i, v in enumerate(variants)}
     anchors |= {str(r.path): f"#run-{i}" for i, r in enumerate(records)}
     evolution = [curves.draw_collapse(variants), curves.draw_accuracy(variants), curves.draw_gap(variants)]
+    if not set(experiment.curves) <= SHOWN:  # the paper has others: they come first
+        evolution.insert(0, draw_curves(experiment, records))
     numbers = [draw_axes(lines) or draw_lines(lines), draw_means(experiment, records)]
     sections = [
         lay_section("numbers", "Numbers", [tabulate_lines(experiment, lines)], numbers),
