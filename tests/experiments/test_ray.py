@@ -9,6 +9,7 @@ from ncollapse.experiments.experiment import adjust
 from ncollapse.experiments.sweep import sweep
 from ncollapse.train import recipes
 
+EPOCHS = 100
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ncollapse[ray]'")
 
 
@@ -18,6 +19,7 @@ def cluster(monkeypatch):
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("RAY_DISABLE_IMPORT_WARNING", "1")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # else 15: beside busy processes a worker gets 3 % of a core
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     ray.init(address=cluster.address, log_to_driver=False)
     yield cluster
@@ -34,7 +36,7 @@ def last_epoch(folder):
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_lost_node_s_run_is_resumed_elsewhere(cluster, tmp_path):
-    base = adjust(recipes.get("digits"), model__name="mlp-16", optim__epochs=30)
+    base = adjust(recipes.get("digits"), model__name="mlp-16", optim__epochs=EPOCHS)
     runs = [adjust(base, seed=seed) for seed in range(2)]
     second = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
@@ -42,19 +44,19 @@ def test_a_lost_node_s_run_is_resumed_elsewhere(cluster, tmp_path):
     options = {"engine": "ray", "device": "cpu", "deterministic": True}
     driver = threading.Thread(target=lambda: records.extend(sweep(runs, tmp_path, **options)))
     driver.start()
-    deadline = time.monotonic() + 150
+    deadline = time.monotonic() + 240
     folders = [tmp_path / run.run_id for run in runs]
     while min(map(last_epoch, folders)) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     reached = [last_epoch(folder) for folder in folders]
     assert min(reached) >= 2, "both nodes should be training by now"
-    assert max(reached) < 30
+    assert max(reached) < EPOCHS
     cluster.remove_node(second, allow_graceful=False)
     driver.join(timeout=240)
     assert [record.status for record in records] == ["finished", "finished"]
     resumed = [record for record in records if record.env.get("resumed")]
     assert len(resumed) == 1, "the run of the lost node, and no other, was started twice"
-    assert [row["epoch"] for row in resumed[0].history] == list(range(1, 31))
+    assert [row["epoch"] for row in resumed[0].history] == list(range(1, EPOCHS + 1))
     quiet = sweep(
         [runs[records.index(resumed[0])]], tmp_path / "quiet", engine="packed", device="cpu", deterministic=True
     )
