@@ -167,10 +167,10 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
         decades = math.log10(max(finite) / min(finite)) if finite else 0.0
         if decades > 5:
             y["dtick"] = 2
-        elif decades < 1.2:
+        elif decades < 0.7:
             y = {"type": "log", "nticks": 6}
         elif decades < 2.2:
-            y |= {"dtick": "D2", "exponentformat": "none"}
+            y |= {"dtick": "D2", "exponentformat": "none", "minorloglabels": "complete"}
     return Panel(title, traces, {"title": {"text": "epoch", "standoff": 4}, "rangemode": "tozero"}, y)
 
 
