@@ -157,6 +157,18 @@ def test_copies_are_no_further_seeds(tmp_path):
     assert found == [runs[0], runs[3]]
 
 
+def test_of_one_seed_the_precision_asked_for_counts_and_then_the_fuller_history(tmp_path):
+    point = find("bce-vs-ce/table-9").grid()[0]
+    exact = record(type(point)({}, adjust(point.recipe, precision="fp32")), tmp_path / "a")
+    sparse, full = record(point, tmp_path / "b"), record(point, tmp_path / "c")
+    exact = replace(exact, history=[{"epoch": 1}, {"epoch": 2}])
+    full = replace(full, history=[{"epoch": 1}])
+    assert point.recipe.precision == "bf16"
+    for runs in ([exact, sparse, full], [full, sparse, exact]):
+        assert [found for _, found in match([point], runs)] == [[full]]
+    assert [found for _, found in match([point], [exact])] == [[exact]]
+
+
 def test_unfinished_runs_do_not_count(tmp_path):
     point = find("bce-vs-ce/table-9").grid()[0]
     done = record(point, tmp_path)

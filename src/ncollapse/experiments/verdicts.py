@@ -93,7 +93,8 @@ def compare(experiment: Experiment, points: Sequence[Point], records: Iterable[R
 def match(points: Sequence[Point], records: Iterable[RunRecord]) -> list[tuple[Point, list[RunRecord]]]:
     """The points, each once whatever its seeds, with their finished runs of the greatest length there is, one a seed.
 
-    Where the grid itself varies the length, runs belong to the point of the nearest length.
+    Of several of one seed the one in the precision asked for counts, and then the one measured most often. Where the
+    grid itself varies the length, runs belong to the point of the nearest length.
     """
     pool = group(records)
     lengths: dict[str, dict[int, Point]] = {}
@@ -104,8 +105,12 @@ def match(points: Sequence[Point], records: Iterable[RunRecord]) -> list[tuple[P
         for length, point in by_length.items():
             mine = [r for r in pool.get(mark, ()) if _nearest(by_length, _length(r)) == length]
             longest = max(map(_length, mine), default=0)
-            chosen = {record.seed: record for record in reversed(mine) if _length(record) == longest}
-            matched.append((point, list(chosen.values())[::-1]))
+            mine = [r for r in mine if _length(r) == longest]
+            wanted = point.recipe.precision
+            best: dict[int | None, RunRecord] = {}
+            for record in sorted(mine, key=lambda r: (r.get("precision") != wanted, -len(r.history))):
+                best.setdefault(record.seed, record)
+            matched.append((point, [record for record in mine if record is best[record.seed]]))
     return matched
 
 
