@@ -1,13 +1,14 @@
 """`ncollapse train`: recipe first, options after, one plain line for what is wrong."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from ncollapse.cli import main
 from ncollapse.commands.train import parse
 from ncollapse.experiments.runs import read_runs
-from ncollapse.train import recipes
+from ncollapse.train import recipes, run
 
 
 def test_trains_resumes_and_says_when_there_is_nothing_to_do(tmp_path, capsys):
@@ -116,13 +117,48 @@ def test_tracker_writes_beside_the_run(tmp_path, capsys):
     assert [record.run_id for record in read_runs(tmp_path)] == [run_id]
 
 
-def test_a_run_that_failed_before_training_may_start_again(tmp_path, capsys):
-    arguments = ["train", "digits", "--optim.epochs", "1", "--device", "cpu", "--out", str(tmp_path)]
-    (tmp_path / "mine.npz").write_text("not yet")
-    assert main([*arguments, "--data.name", "npz:" + str(tmp_path / "mine.npz")]) == 2
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--model.head", "etf", "--model.feature-dim", "4"], "dim must be at least num_classes - 1 = 9"),
+        (["--model.weights", "nowhere.pt"], "nowhere.pt"),
+        (["--data.per-class-counts", "5", "5"], "data.per_class_counts = (5, 5)"),
+        (["--data.name", "npz:mine.npz"], "mine.npz"),
+    ],
+)
+def test_a_recipe_that_turns_out_impossible_leaves_nothing(options, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.npz").write_text("not yet")
+    arguments = ["train", "digits", "--optim.epochs", "1", "--device", "cpu", *options]
+    assert main([*arguments, "--out", "deep/runs"]) == 2
+    assert said in capsys.readouterr().err
+    assert not Path("deep").exists()
+    Path("deep").mkdir()
+    assert main([*arguments, "--out", "deep/runs"]) == 2
+    assert list(Path("deep").iterdir()) == []
+
+
+def test_a_run_that_failed_before_training_may_start_again(tmp_path, monkeypatch):
+    def fail(*args):
+        raise RuntimeError("no memory")
+
+    recipe = recipes.get("digits").override(optim__epochs=1)
+    monkeypatch.setattr("ncollapse.train.loop.prepare", fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        run(recipe, tmp_path, device="cpu")
     assert [record.status for record in read_runs(tmp_path)] == ["failed"]
-    assert main([*arguments, "--data.name", "npz:" + str(tmp_path / "mine.npz")]) == 2
-    assert "mine.npz" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert run(recipe, tmp_path, device="cpu", resume=False)["status"] == "finished"
+
+
+def test_a_refusal_takes_away_no_record_of_before(tmp_path, monkeypatch):
+    recipe = recipes.get("digits").override(optim__epochs=1)
+    for error in (RuntimeError("no memory"), ValueError("not possible")):
+        monkeypatch.setattr("ncollapse.train.loop.prepare", lambda *args, error=error: (_ for _ in ()).throw(error))
+        with pytest.raises(type(error)):
+            run(recipe, tmp_path, device="cpu")
+    (record,) = read_runs(tmp_path)
+    assert record.summary["reason"] == "ValueError: not possible"
 
 
 @pytest.mark.parametrize("options", [["--optim.lr", "fast"], ["--optim.lrr", "1"], ["--select", "worst"], []])

@@ -35,6 +35,8 @@ WRITES_SHARE = 1 / 30
 """Checkpoints come no closer than so many seconds and take at most this share of the time; on a CPU a measured epoch is
 always written."""
 PROGRESS_SECONDS = 0.5
+REFUSALS = (ValueError, TypeError, ImportError, FileNotFoundError)
+"""What a recipe is refused with while the run is prepared: then there is nothing to record."""
 
 
 class Tracker(Protocol):
@@ -70,12 +72,13 @@ def run(
     """Train by a recipe in the folder `out/recipe.run_id` and return the summary written there.
 
     A finished run is not run again: its summary is returned. One that was started is continued, or refused with
-    `resume=False`. Where the data are missing no folder is made. `data_root` defaults to NCOLLAPSE_DATA; `device` to a
-    GPU where there is one. `deterministic` asks torch for deterministic algorithms: on a CPU a run that was killed and
-    resumed then ends bit for bit as one that was not. `progress` gets an event about twice a second and at the end of
-    each epoch; an exception it raises stops the run at the end of the epoch, with a checkpoint. `graph` (a GPU alone)
-    captures the step in a CUDA graph, by default wherever possible; `compile` compiles the trunk, by default for runs
-    long enough to repay it.
+    `resume=False`. Where the data are missing no folder is made, and one of a recipe that turns out to be impossible
+    (weights that are not there, a head too narrow) is taken away again. `data_root` defaults to NCOLLAPSE_DATA;
+    `device` to a GPU where there is one. `deterministic` asks torch for deterministic algorithms: on a CPU a run that
+    was killed and resumed then ends bit for bit as one that was not. `progress` gets an event about twice a second and
+    at the end of each epoch; an exception it raises stops the run at the end of the epoch, with a checkpoint. `graph`
+    (a GPU alone) captures the step in a CUDA graph, by default wherever possible; `compile` compiles the trunk, by
+    default for runs long enough to repay it.
 
     Several runs share a GPU when each is called in a thread of its own: every run has its own stream, graphs and memory
     pool, takes turns at capturing, and uses no global random numbers after its network is made.
@@ -88,7 +91,9 @@ def run(
     if done is not None:
         return done
     check_data(recipe, data_root)
+    new = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
     world.share(lambda: make_folder(folder.path, Path(out)))
+    training: Training | None = None
     with hold(folder.path) if world.first else contextlib.nullcontext():
         done = world.share(lambda: folder.begin(recipe, resume, world.device))
         if done is not None:
@@ -100,7 +105,9 @@ def run(
         except _Stop as stop:
             raise stop.cause from None
         except Exception as error:
-            if world.first:
+            if world.first and training is None and new and isinstance(error, REFUSALS):
+                folder.withdraw(new)
+            elif world.first:
                 folder.fail(recipe, error)
             raise
 

@@ -115,6 +115,14 @@ class RunFolder:
                 },
             )
 
+    def withdraw(self, new: list[Path]) -> None:
+        """Take away what `begin` wrote, and the folders that were made for it, innermost first."""
+        for name in ("config.json", "env.json", "lock"):
+            (self.path / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something else is in there by now
+            for folder in new:
+                folder.rmdir()
+
     def last_epoch(self) -> int:
         """The epoch of the last whole line of history, 0 without one."""
         last = 0
