@@ -64,6 +64,16 @@ def test_a_run_that_was_measured_at_other_epochs_is_not_run_again(toy, tmp_path,
     assert sorted(len(r.history) for r in read_runs(tmp_path)) == [1, 2]
 
 
+def test_a_run_in_another_precision_is_one_of_the_point_all_the_same(toy, tmp_path, capsys):
+    common = (toy, "--out", tmp_path, "--engine", "packed", "--device", "cpu", "--only", "loss=ce")
+    assert call(*common, "--precision", "bf16") == 0
+    (record,) = read_runs(tmp_path)
+    assert record.get("precision") == "bf16"
+    assert "CE | b" in (tmp_path / "ncollapse-toy.md").read_text()
+    assert call(*common, "--dry-run") == 0
+    assert "1 run, 0 finished" in capsys.readouterr().out, "the precision of the recipe is another run"
+
+
 def test_seeds_of_one_id_are_named_like_its_other_keys(toy, tmp_path, capsys):
     words = (f"{toy}:loss=ce:seed=1,3", f"{toy}:loss=bce", "--out", tmp_path, "--dry-run", "--json")
     assert call(*words) == 0

@@ -53,6 +53,8 @@ class Args:
     """Train this long instead; recorded, and stated on the page."""
     measure_every: int | None = None
     """Measure every so many epochs instead; the last epoch always is."""
+    precision: Literal["fp32", "tf32", "bf16"] | None = None
+    """Train in this precision instead of the recipes' own."""
     time_limit: float | None = None
     """Seconds after which every run stops at the end of its epoch, to be resumed by the same command."""
     records: Path | None = None
@@ -145,7 +147,9 @@ def choose(word: str, args: Args) -> Choice:
     if sign and not length.isdecimal():
         raise ValueError(f"{word}: {length!r} after @ must be a number of epochs, as in {name}@40")
     experiment, only = find(name), parse_only(args.only) | parse_only(own)
-    points = expand(experiment, only, args.seeds, int(length) if sign else args.epochs, args.measure_every)
+    epochs = int(length) if sign else args.epochs
+    changes = {"measure_every": args.measure_every, "precision": args.precision}
+    points = expand(experiment, only, args.seeds, epochs, **changes)
     if experiment.grid() and not points:
         filters = " ".join(f"{key}={','.join(values)}" for key, values in only.items())
         raise ValueError(f"--only {filters}: no run of {name} has all of these")

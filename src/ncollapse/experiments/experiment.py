@@ -68,12 +68,13 @@ def expand(
     only: dict[str, tuple[str, ...]] | None = None,
     seeds: int | None = None,
     epochs: int | None = None,
-    measure_every: int | None = None,
+    **changes: Any,
 ) -> list[Point]:
     """The points of an experiment that pass the filter, for seeds 0 to `seeds` - 1, with `epochs` in place of its own.
 
-    Where the grid has no seeds itself, those that the filter names are run. Shortened runs keep the shape of their
-    schedule: epochs at which the rate changes shrink in proportion.
+    `changes` of the recipes (measure_every, precision) are made where they are not None. Where the grid has no seeds
+    itself, those that the filter names are run. Shortened runs keep the shape of their schedule: epochs at which the
+    rate changes shrink in proportion.
     """
     points, only = experiment.grid(), dict(only or {})
     wanted: Sequence[int] | None = None if seeds is None else range(seeds)
@@ -83,8 +84,8 @@ def expand(
     if epochs is not None:
         points = [replace(p, recipe=shorten(p.recipe, epochs)) for p in points]
         points = list({p.recipe.run_id: p for p in reversed(points)}.values())[::-1]
-    if measure_every is not None:
-        points = [replace(p, recipe=adjust(p.recipe, measure_every=measure_every)) for p in points]
+    changes = {key: value for key, value in changes.items() if value is not None}
+    points = [replace(p, recipe=adjust(p.recipe, **changes)) for p in points]
     if wanted is None:
         return points
     if not wanted:
