@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from ncollapse.experiments.catalogue import find
-from ncollapse.experiments.experiment import expand
+from ncollapse.experiments.experiment import adjust, expand
 from ncollapse.experiments.runs import read_runs
-from ncollapse.experiments.verdicts import match
+from ncollapse.experiments.verdicts import match, sign
 from ncollapse.theory.posed import predict_posed
 from ncollapse.train import Recipe
 from ncollapse.train.schedule import rate_at
@@ -68,3 +68,19 @@ def test_the_last_epochs_drift_as_predicted(decay, said, end, records):
     assert said in text
     assert f"{bias[100]:.3f}" == end
     assert end in text
+
+
+def test_seed_and_precision_matter_less_than_the_network(records):
+    """An MLP on the same problem: what theory.md says of its final biases."""
+    (point,) = expand(find("bce-vs-ce/table-10"), {"loss": ("ce",), "optimizer": ("adamw",), "bias_decay": ("5e-5",)})
+    wanted = sign(adjust(point.recipe, model__name="mlp-256").to_dict())
+    ends = {(r.get("precision"), r.seed): r.final("train.bias.mean") for r in records if sign(r.config) == wanted}
+    assert set(ends) == {("fp32", 0), ("fp32", 1), ("bf16", 0)}
+    text = (ROOT / "docs" / "theory.md").read_text()
+    assert (
+        f"{ends['fp32', 0]:.3f} and {ends['fp32', 1]:.3f} (two seeds) and {ends['bf16', 0]:.3f} (in bfloat16)" in text
+    )
+    ((_, resnets),) = match([point], records)
+    apart = max(ends.values()) / min(ends.values()) - 1
+    assert apart < 0.005
+    assert min(ends.values()) > 1.5 * max(record.final("train.bias.mean") for record in resnets)
