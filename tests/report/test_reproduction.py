@@ -160,3 +160,7 @@ def test_curves_that_only_the_paper_has_come_first(records, tmp_path):
     assert usual[:3] == ["<b>train NC1</b>", "<b>train NC2</b>", "<b>train NC3</b>"]
     first = next(panels for panels in draw("bce-vs-ce/figure-4") if any("NC1" in t for t in panels))
     assert first[0] == "<b>train NC1</b>"
+    drawn = [panel for panels in draw("ncollapse/bias-init") for panel in panels]
+    assert len(drawn) == len(set(drawn)), "nothing is drawn twice"
+    assert {"<b>train NC1</b>", "<b>certified gap</b>"} <= set(drawn)
+    assert "<b>NC1</b>" not in drawn

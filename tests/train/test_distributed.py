@@ -63,7 +63,7 @@ sys.exit(code)
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are named by Linux's /proc")
 def test_no_thread_of_the_group_outlives_training(tmp_path):
-    """One that the interpreter meets at its end aborts the process: seen as -6 in one of some hundred runs."""
+    """One that asks for the interpreter while it ends aborts the process, with -6, now and then."""
     recipe = recipes.get("digits").override(optim__epochs=1, data__samples_per_class=13)
     for output in start_two(["-c", NAME_THREADS], recipe, tmp_path):
         word, *names = output.splitlines()[-1].split()

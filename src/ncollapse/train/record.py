@@ -116,10 +116,13 @@ class RunFolder:
             )
 
     def withdraw(self, new: list[Path]) -> None:
-        """Take away what `begin` wrote, and the folders that were made for it, innermost first."""
-        for name in ("config.json", "env.json", "lock"):
-            (self.path / name).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # something else is in there by now
+        """Take away what `begin` wrote, and the folders that were made for it, innermost first.
+
+        What cannot be taken away (something else is in there by now) must not hide why the run was refused.
+        """
+        with contextlib.suppress(OSError):
+            for name in ("config.json", "env.json", "lock"):
+                (self.path / name).unlink(missing_ok=True)
             for folder in new:
                 folder.rmdir()
 
