@@ -13,6 +13,7 @@ import pytest
 
 from ncollapse.cli import main
 from ncollapse.experiments.compare import choose_recipe
+from reference.processes import listen
 
 SMALL = ["--epochs", "2", "--seeds", "2", "--jobs", "1"]
 
@@ -68,7 +69,8 @@ def test_stopped_twice_it_ends_with_the_same_table(uninterrupted, tmp_path, caps
     command = [sys.executable, "-m", "ncollapse.cli", "compare", "--out", str(tmp_path), *SMALL]
     for blow in (signal.SIGINT, signal.SIGKILL):
         before = count_epochs(tmp_path)
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(command, **pipes, start_new_session=True, preexec_fn=listen)
         deadline = time.monotonic() + 120
         while count_epochs(tmp_path) == before and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -1,11 +1,12 @@
 """Ctrl-C at any moment: one line and exit code 130, also while libraries are imported."""
 
 import os
-import signal
 import subprocess
 import sys
 
 import pytest
+
+from reference.processes import listen
 
 LIBRARY = """
 import os, signal, time
@@ -45,9 +46,4 @@ def interrupt(libraries, *arguments):
     """Run the command line with stand-ins for libraries."""
     command = [sys.executable, "-m", "ncollapse", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(libraries)}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, preexec_fn=_listen, timeout=60)
-
-
-def _listen():
-    """Python takes over a parent's deaf ear for Ctrl-C: a test runner in the background has one."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, preexec_fn=listen, timeout=60)

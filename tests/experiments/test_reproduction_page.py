@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from ncollapse.experiments import claims, publications
 from ncollapse.experiments.catalogue import CATALOGUE, find
+from ncollapse.experiments.experiment import expand
 from ncollapse.experiments.runs import read_run, read_runs
-from ncollapse.experiments.verdicts import compare
+from ncollapse.experiments.verdicts import compare, match
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +48,26 @@ def test_the_readme_counts_the_numbers_that_were_reproduced():
     ]
     said = f"{verdicts.count('reproduced')} of {len(verdicts)} reproduced to 1 %"
     assert said in (ROOT / "README.md").read_text()
+
+
+def test_the_readme_has_the_gains_in_uniform_accuracy():
+    experiment = find("bce-vs-ce/table-1")
+    said = claims.check(experiment, experiment.grid(), read_runs(ROOT / "results" / "runs"))
+    (gains,) = (claim.detail for claim in said if claim.text == "BCE raises uniform accuracy over CE")
+    ours = " ".join(f"{float(gain):+.1f}" for gain in gains.removesuffix(" points").split(", "))
+    assert f"+6.7 +2.8 +4.4 +0.8, {ours} points" in (ROOT / "README.md").read_text()
+
+
+def test_the_unsettled_runs_are_as_the_note_says():
+    """Of figures 2 and 5 of bce-vs-ce."""
+    (note,) = find("bce-vs-ce/figure-2").notes
+    where = {"data": "cifar10", "model": "resnet18", "optimizer": "sgd", "loss": "ce"}
+    printed = publications.load("bce-vs-ce")["table-7"].find("train.negative_score", **where)
+    assert f"negative scores of {printed.printed} for" in note
+    (point,) = expand(find("bce-vs-ce/figure-2"), {"optimizer": ("sgd",), "loss": ("ce",)})
+    ((_, (run,)),) = match([point], read_runs(ROOT / "results" / "runs"))
+    mean, std = (run.final(f"train.negative_score.{part}") for part in ("mean", "std"))
+    assert f"ours are {mean:.4f} ± {std:.4f}, with an NC3 of {run.final('train.nc3'):.2f}" in note
 
 
 def test_sgd_at_its_word_ends_where_the_note_says():

@@ -169,6 +169,17 @@ def test_of_one_seed_the_precision_asked_for_counts_and_then_the_fuller_history(
     assert [found for _, found in match([point], [exact])] == [[exact]]
 
 
+def test_runs_with_the_lag_asked_for_push_out_the_others(tmp_path):
+    point = find("bce-vs-ce/table-9").grid()[0]
+    assert point.recipe.schedule.lag == 1
+    early = [type(point)({}, adjust(point.recipe, schedule__lag=0, seed=seed)) for seed in (0, 1)]
+    early = [record(p, tmp_path / str(p.recipe.seed)) for p in early]
+    del early[0].config["schedule"]["lag"]  # a run from before recipes said so
+    late = record(type(point)({}, adjust(point.recipe, seed=2, precision="fp32")), tmp_path / "late")
+    assert [found for _, found in match([point], early)] == [early]
+    assert [found for _, found in match([point], [*early, late])] == [[late]]
+
+
 def test_unfinished_runs_do_not_count(tmp_path):
     point = find("bce-vs-ce/table-9").grid()[0]
     done = record(point, tmp_path)

@@ -96,7 +96,10 @@ def test_scores_are_drawn_along_every_axis(records):
     assert decays["categoryarray"] == ["0.5", "0.05", "0.005", "0.0005", "5e-05", "5e-06"]
     first = {"loss": "ce", "optimizer": "adamw", "bias_init": 4}
     wanted = next(x for x in lines if x.field == "train.bias" and first.items() <= x.keys.items())
-    drawn = [t for t in spec["data"] if t["name"].startswith("bias, ours") and t["yaxis"] == "y"]
+    titles = [note["text"] for note in spec["layout"]["annotations"]]
+    panel = titles.index("<b>CE, AdamW</b>") + 1  # the first of that name is by the initial bias
+    place = "y" if panel == 1 else f"y{panel}"
+    drawn = [t for t in spec["data"] if t["name"].startswith("bias, ours") and t["yaxis"] == place]
     values = [y for trace in drawn for x, y in zip(trace["x"], trace["y"]) if x == "4" and y is not None]
     assert values == pytest.approx([wanted.ours], rel=1e-4)
     named = [trace["name"] for trace in spec["data"] if trace["showlegend"]]

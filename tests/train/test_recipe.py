@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -30,6 +31,17 @@ def test_run_id_is_of_the_configuration_alone():
     ints = Recipe(schedule=ScheduleSpec("step", milestones=(30, 60)))
     assert ints.run_id == Recipe(schedule=ScheduleSpec("step", milestones=(30.0, 60.0))).run_id
     assert len({recipes.get(name).run_id for name in recipes.NAMES}) == len(recipes.NAMES)
+    late = recipe.override(schedule__lag=1)
+    assert late.run_id != recipe.run_id
+
+
+def test_run_ids_of_kept_records_are_those_of_their_recipes():
+    """Also of those from before recipes could say all that they say now."""
+    folders = [file.parent for file in (Path(__file__).parents[2] / "results" / "runs").glob("*/config.json")]
+    assert len(folders) > 70
+    configs = {folder.name: json.loads((folder / "config.json").read_text()) for folder in folders}
+    assert {Recipe.from_dict(config).run_id for config in configs.values()} == set(configs)
+    assert any("lag" not in config["schedule"] for config in configs.values())
 
 
 @pytest.mark.parametrize(
@@ -39,6 +51,7 @@ def test_run_id_is_of_the_configuration_alone():
         ({"optims": {}}, ("optims", "optim")),
         ({"optim": 3}, ("optim", "table")),
         ({"optim": {"lr": -1.0}}, ("optim.lr", "-1.0", "> 0")),
+        ({"schedule": {"lag": -1}}, ("schedule.lag", "-1", ">= 0")),
         ({"optim": {"lr": "fast"}}, ("optim.lr", "'fast'", "float")),
         ({"optim": {"epochs": 2.5}}, ("optim.epochs", "2.5", "int")),
         ({"optim": {"name": "sgdd"}}, ("optim.name", "sgdd")),
@@ -130,6 +143,17 @@ def test_settings_of_table_5():
     assert recipes.get("bce-vs-ce/setting-2").override(optim__batch_size=512).optim.rate == pytest.approx(0.004)
 
 
+def test_settings_of_bce_vs_ce_lag_an_epoch():
+    """The authors' loop tells its scheduler, after each epoch, the epoch just done."""
+    for setting in range(1, 7):
+        recipe = recipes.get(f"bce-vs-ce/setting-{setting}")
+        assert recipe.schedule.lag == 1
+        at_once = recipe.override(schedule__lag=0)
+        assert rate_at(recipe, 1) == rate_at(at_once, 1)
+        assert [rate_at(recipe, e) for e in range(2, 101)] == [rate_at(at_once, e) for e in range(1, 100)]
+    assert recipes.get("all-losses").schedule.lag == 0
+
+
 def test_rates_against_torch_schedulers():
     from torch import nn
     from torch.optim import SGD, lr_scheduler
@@ -140,7 +164,8 @@ def test_rates_against_torch_schedulers():
         for epoch in range(1, recipe.optim.epochs + 1):
             assert rate_at(recipe, epoch) == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-9), epoch
             optimiser.step()
-            scheduler.step()
+            if epoch > recipe.schedule.lag:
+                scheduler.step()
 
     follow(recipes.get("bce-vs-ce/setting-1"), lambda o: lr_scheduler.MultiStepLR(o, [30, 60, 80], 0.2))
     follow(recipes.get("all-losses"), lambda o: lr_scheduler.MultiStepLR(o, [342, 571], 0.1))

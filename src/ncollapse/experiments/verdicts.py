@@ -93,8 +93,9 @@ def compare(experiment: Experiment, points: Sequence[Point], records: Iterable[R
 def match(points: Sequence[Point], records: Iterable[RunRecord]) -> list[tuple[Point, list[RunRecord]]]:
     """The points, each once whatever its seeds, with their finished runs of the greatest length there is, one a seed.
 
-    Of several of one seed the one in the precision asked for counts, and then the one measured most often. Where the
-    grid itself varies the length, runs belong to the point of the nearest length.
+    Where one of them follows the schedule with the lag asked for, only such count. Of several of one seed the one in
+    the precision asked for counts, and then the one measured most often. Where the grid itself varies the length, runs
+    belong to the point of the nearest length.
     """
     pool = group(records)
     lengths: dict[str, dict[int, Point]] = {}
@@ -106,6 +107,7 @@ def match(points: Sequence[Point], records: Iterable[RunRecord]) -> list[tuple[P
             mine = [r for r in pool.get(mark, ()) if _nearest(by_length, _length(r)) == length]
             longest = max(map(_length, mine), default=0)
             mine = [r for r in mine if _length(r) == longest]
+            mine = [r for r in mine if lag_of(r) == point.recipe.schedule.lag] or mine
             wanted = point.recipe.precision
             best: dict[int | None, RunRecord] = {}
             for record in sorted(mine, key=lambda r: (r.get("precision") != wanted, -len(r.history))):
@@ -116,6 +118,11 @@ def match(points: Sequence[Point], records: Iterable[RunRecord]) -> list[tuple[P
 
 def _length(record: RunRecord) -> int:
     return int(record.get("optim.epochs", 0))
+
+
+def lag_of(record: RunRecord) -> int:
+    """How many epochs late a run followed its schedule; runs from before recipes say so followed it at once."""
+    return int(record.get("schedule.lag", 0))
 
 
 def _nearest(lengths: Iterable[int], length: int) -> int:

@@ -154,6 +154,7 @@ class ScheduleSpec:
 
     step: times `factor` at each of `milestones` (epochs; below 1: shares of all epochs), or every `period` epochs.
     cosine: half a cosine down to `min_lr`.  restarts: the same, again every `period` epochs.
+    lag: how many epochs late all that comes, the first rate lasting so much longer.
     """
 
     name: Literal["constant", "step", "cosine", "restarts"] = "constant"
@@ -161,6 +162,7 @@ class ScheduleSpec:
     factor: float = 0.1
     min_lr: float = 0.0
     period: int | None = None
+    lag: int = 0
 
     def __post_init__(self) -> None:
         names = ("constant", "step", "cosine", "restarts")
@@ -170,6 +172,7 @@ class ScheduleSpec:
         check(0 < self.factor < math.inf, "schedule.factor", self.factor, "> 0 and finite")
         check(0 <= self.min_lr < math.inf, "schedule.min_lr", self.min_lr, ">= 0 and finite")
         check(self.period is None or self.period > 0, "schedule.period", self.period, "> 0")
+        check(self.lag >= 0, "schedule.lag", self.lag, ">= 0")
         needs = self.name == "restarts" or (self.name == "step" and not self.milestones)
         check(not needs or self.period is not None, "schedule.period", self.period, f"given for {self.name}")
 
@@ -224,8 +227,13 @@ class Recipe:
 
     @property
     def run_id(self) -> str:
-        """Twelve hexadecimal digits of the configuration, its name apart: equal runs share a folder."""
+        """Twelve hexadecimal digits of the configuration, its name apart: equal runs share a folder.
+
+        What recipes came to say later counts where it is said, so that runs from before keep their folders.
+        """
         content = {key: value for key, value in self.to_dict().items() if key != "name"}
+        if not self.schedule.lag:
+            del content["schedule"]["lag"]
         return hashlib.sha256(json.dumps(_plain(content), sort_keys=True).encode()).hexdigest()[:12]
 
     def problem(

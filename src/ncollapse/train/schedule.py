@@ -11,14 +11,15 @@ def rate_at(recipe: Recipe, epoch: int) -> float:
     """The rate during epoch `epoch`, counted from 1.
 
     step: rate * factor^(milestones passed); cosine and restarts: min + (rate - min) (1 + cos(pi t / T)) / 2, where t
-    epochs of the T are done.
+    epochs of the T are done. With a lag they count from so many epochs later.
 
     >>> from ncollapse.train import recipes
     >>> setting = recipes.get("bce-vs-ce/setting-1")
-    >>> [rate_at(setting, epoch) for epoch in (30, 31, 61)]
+    >>> [rate_at(setting, epoch) for epoch in (31, 32, 62)]
     [0.01, 0.002, 0.0004]
     """
-    done, rate, spec = epoch - 1, recipe.optim.rate, recipe.schedule
+    rate, spec = recipe.optim.rate, recipe.schedule
+    done = max(epoch - 1 - spec.lag, 0)
     if spec.name == "step":
         if spec.milestones:
             passed = sum(done >= milestone for milestone in milestones(recipe))
