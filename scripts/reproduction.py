@@ -135,6 +135,8 @@ def tell_lags(grids: Iterable[Sequence[Point]], records: Sequence[RunRecord]) ->
         for run in found
     }
     early = len(judged) - sum(judged.values())
+    if not early:
+        return ""
     return (
         f"{early} of the {len(judged)} runs that are judged lower their rate an epoch earlier than the authors' code"
         " (recipes.md): they are from before we did. What has settled does not feel it; what still drifts does"

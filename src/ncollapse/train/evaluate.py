@@ -72,6 +72,21 @@ def measure_split(features: Tensor, labels: Tensor, head: Any, problem: Problem 
     return measure(features, labels, head=Head.of(head), problem=problem)
 
 
+def measure_correct(features: Tensor, labels: Tensor, head: Any) -> dict[str, Any]:
+    """Compactness and distinctiveness of the correctly classified samples alone, as in bce-vs-ce's Table 2.
+
+    None where a class has no such sample.
+    """
+    with torch.no_grad():
+        right = head(features).argmax(1) == labels
+    counts = torch.bincount(labels[right], minlength=Head.of(head).num_classes)
+    found: dict[str, Any] = {"num_samples": int(counts.sum()), "compactness": None, "distinctiveness": None}
+    if bool((counts > 0).all()):
+        measured = measure(features[right], labels[right])
+        found |= {"compactness": measured.compactness, "distinctiveness": measured.distinctiveness}
+    return found
+
+
 def shorten(measurement: dict[str, Any]) -> dict[str, Any]:
     """A measurement without the values by class: one line of history stays one line."""
     return {key: value for key, value in measurement.items() if not isinstance(value, (list, tuple))}

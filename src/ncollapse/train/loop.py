@@ -21,7 +21,7 @@ from ncollapse.theory.posed import certify_posed, predict_posed
 from ncollapse.train import checkpoint, optimiser
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.distributed import join
-from ncollapse.train.evaluate import describe_split, measure_split, shorten
+from ncollapse.train.evaluate import describe_split, measure_correct, measure_split, shorten
 from ncollapse.train.feed import check_data
 from ncollapse.train.lock import hold
 from ncollapse.train.recipe import Recipe
@@ -261,6 +261,8 @@ def _finish(run: Training) -> dict[str, Any]:
         summary[name] = full.to_dict()
         if name == "train":
             summary["certificate"] = _certificate(run, features, labels)
+        if name == "test":
+            summary["test_correct"] = measure_correct(features, labels, run.model.head)
         if name != "validation":
             arrays |= figures
     steps_per_s = run.epoch * run.feed.train.steps / run.elapsed

@@ -1,0 +1,106 @@
+"""Compactness and distinctiveness of the correctly classified: against all pairs, and where a class has none."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ncollapse.heads import LinearHead
+from ncollapse.train import recipes, run
+from ncollapse.train.evaluate import measure_correct
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def scored():
+    """Features, labels, and a head that errs on some of them."""
+    torch.manual_seed(0)
+    labels = torch.arange(60) % 4
+    head = LinearHead(6, 4)
+    features = 0.9 * torch.randn(60, 6) + 3 * torch.nn.functional.normalize(head.weight.detach(), dim=1)[labels]
+    return features, labels, head
+
+
+def test_against_all_pairs(scored):
+    features, labels, head = scored
+    right = (features @ head.weight.detach().T - head.bias.detach()).argmax(1) == labels
+    assert 20 < int(right.sum()) < 60
+    h, y = features[right].double().numpy(), labels[right].numpy()
+
+    def cosines(rows):
+        units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        return units @ units.T
+
+    centred, raw = cosines(h - h.mean(0)), cosines(h)
+    inside = [centred[np.ix_(y == k, y == k)].mean() for k in range(4)]
+    between = [raw[np.ix_(y == j, y == k)].mean() for j in range(4) for k in range(4) if j != k]
+    found = measure_correct(features, labels, head)
+    assert found["num_samples"] == len(h)
+    assert found["compactness"] == pytest.approx((1 + np.mean(inside)) / 2, rel=1e-9)
+    assert found["distinctiveness"] == pytest.approx((1 - np.mean(between)) / 2, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_class_without_one_leaves_them_open(scored):
+    features, labels, head = scored
+    with torch.no_grad():
+        head.bias[2] = 1e3
+    found = measure_correct(features, labels, head)
+    assert 0 < found["num_samples"] < 60
+    assert (found["compactness"], found["distinctiveness"]) == (None, None)
+    with torch.no_grad():
+        head.bias.fill_(0.0)
+        head.weight.neg_()
+    found = measure_correct(features, labels, head)
+    assert found["num_samples"] < 20
+    assert found["compactness"] is None
+
+
+def test_the_script_reads_the_same_from_the_weights(tmp_path):
+    spec = importlib.util.spec_from_file_location("compactness", ROOT / "scripts" / "compactness.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    recipe = recipes.get("digits").override(optim__epochs=3, select="best-test")
+    summary = run(recipe, tmp_path / "runs", device="cpu")
+    script.main(str(tmp_path / "runs"), str(tmp_path / "found.json"))
+    found = json.loads((tmp_path / "found.json").read_text())[recipe.run_id]
+    assert found["recipe"] == "digits mlp-small bce sgd seed 0"
+    best, correct = found["best"], summary["test_correct"]
+    assert best["accuracy"] == pytest.approx(summary["test"]["accuracy"])
+    for reading, wanted in {
+        "test mean": summary["test"]["compactness"],
+        "right, own mean": correct["compactness"],
+    }.items():
+        assert best[reading]["com"] == pytest.approx(wanted, rel=1e-5)
+    for reading, wanted in {
+        "raw": summary["test"]["distinctiveness"],
+        "right, raw": correct["distinctiveness"],
+    }.items():
+        assert best[reading]["dis"] == pytest.approx(wanted, rel=1e-5)
+    assert best["right, own mean"]["com"] > best["test mean"]["com"]
+
+
+def test_table_2_is_of_the_correctly_classified():
+    """The note beside the table says what the readings of two runs say, and they fit it where all samples do not."""
+    from ncollapse.experiments import publications
+    from ncollapse.experiments.runs import read_run
+
+    table = publications.load("bce-vs-ce")["table-2"]
+    readings = json.loads((ROOT / "results" / "compactness.json").read_text())
+    said = []
+    for loss in ("ce", "bce"):
+        (name,) = (n for n in readings if read_run(ROOT / "results" / "runs" / n).get("loss.name") == loss)
+        where = {"data": "cifar10", "model": "resnet18", "optimizer": "sgd", "augment": "DA1", "loss": loss}
+        com, dis = (table.find(f"test.{field}", **where) for field in ("compactness", "distinctiveness"))
+        last = readings[name]["final"]
+        ours = last["right, own mean"]["com"], last["right, raw"]["dis"]
+        assert ours == pytest.approx((com.value, dis.value), abs=0.003)
+        assert abs(last["test mean"]["com"] - com.value) > 0.02
+        said += [100 * value for value in (*ours, com.value, dis.value)]
+    words = "E_com {:.1f} and E_dis {:.1f} under CE (printed {:.1f}, {:.1f}), "
+    words += "{:.1f} and {:.1f} under BCE (printed {:.1f}, {:.1f})"
+    assert any(words.format(*said) in note for note in table.notes)
