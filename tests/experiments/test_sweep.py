@@ -6,7 +6,9 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -14,6 +16,7 @@ from ncollapse.experiments.experiment import adjust
 from ncollapse.experiments.runs import read_run, read_runs
 from ncollapse.experiments.sweep import sweep, take_share
 from ncollapse.train import recipes
+from ncollapse.train.lock import hold
 
 DRIVER = """
 import json, sys
@@ -84,6 +87,25 @@ def test_a_finished_run_without_a_configuration_counts_again(tmp_path, monkeypat
     (record,) = sweep([run], tmp_path, engine="packed", device="cpu", progress=events.append)
     assert record == first
     assert events == [{"run_id": run.run_id, "status": "skipped", "reason": "finished"}]
+
+
+def test_a_run_that_is_let_go_in_time_is_done(tmp_path, monkeypatch):
+    """A worker whose sweep was killed lives on for a moment; one that lives longer keeps its run."""
+    first, second = tiny(2)
+    (tmp_path / first.run_id).mkdir()
+    (tmp_path / first.run_id / "config.json").write_text(first.to_json())
+    events = []
+    with ExitStack() as stack:
+        stack.enter_context(hold(tmp_path / first.run_id))
+        assert read_run(tmp_path / first.run_id).status == "running"
+        monkeypatch.setattr("ncollapse.experiments.sweep.PATIENCE", 0.2)
+        records = sweep([first, second], tmp_path, engine="packed", device="cpu", progress=events.append)
+        assert [r.status for r in records] == ["running", "finished"]
+        assert events[-1] == {"run_id": first.run_id, "status": "skipped", "reason": "running"}
+        monkeypatch.setattr("ncollapse.experiments.sweep.PATIENCE", 60.0)
+        threading.Timer(0.5, stack.close).start()
+        records = sweep([first, second], tmp_path, engine="packed", device="cpu")
+    assert [r.status for r in records] == ["finished", "finished"]
 
 
 def test_a_file_is_no_folder_of_runs(tmp_path):

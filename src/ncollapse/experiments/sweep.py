@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ncollapse.train import Recipe
 
 T = TypeVar("T")
+PATIENCE = 3.0
+"""Seconds for which a run that another process holds may still become free."""
 
 
 def sweep(
@@ -40,7 +42,8 @@ def sweep(
     `progress` gets the runs' own events and {"run_id", "status"} when one is skipped, started, lost or has ended.
 
     An interrupt or a crash of any process leaves folders that the same call resumes: each run keeps a checkpoint and a
-    lock that ends with its process.
+    lock that ends with its process. A run that another process holds is looked at again when the others are done, for
+    `PATIENCE` seconds: the workers of a sweep that was killed a moment ago are about to let go.
     """
     carry_out = get(engine)
     if jobs is not None and jobs < 1:
@@ -54,23 +57,42 @@ def sweep(
 
         find_device(device)
     folder = Path(out)
+    root = None if data_root is None else str(data_root)
     deadline = None if time_limit is None else time.time() + time_limit
-    todo: list[Job] = []
-    for recipe in chosen:
-        status = mend(folder / recipe.run_id, recipe)
-        if status in ("finished", "running") or (status == "failed" and not retry):
-            emit({"run_id": recipe.run_id, "status": "skipped", "reason": status})
-            continue
-        if status == "failed":
-            with writing_to(f"--out {folder}"):
-                (folder / recipe.run_id / "summary.json").unlink(missing_ok=True)
-        root = None if data_root is None else str(data_root)
-        todo.append(Job(recipe.run_id, recipe.to_dict(), str(folder), root, device, deterministic, deadline))
+
+    def make_jobs(standing: Iterable[tuple[Recipe, str]]) -> list[Job]:
+        """The jobs of those that are to be done; of the others it is said why not."""
+        made = []
+        for recipe, status in standing:
+            if status in ("finished", "running") or (status == "failed" and not retry):
+                emit({"run_id": recipe.run_id, "status": "skipped", "reason": status})
+                continue
+            if status == "failed":
+                with writing_to(f"--out {folder}"):
+                    (folder / recipe.run_id / "summary.json").unlink(missing_ok=True)
+            made.append(Job(recipe.run_id, recipe.to_dict(), str(folder), root, device, deterministic, deadline))
+        return made
+
+    standing = [(recipe, mend(folder / recipe.run_id, recipe)) for recipe in chosen]
+    todo = make_jobs((recipe, status) for recipe, status in standing if status != "running")
     if todo or not folder.is_dir():
         make_folder(folder, folder)
     if todo:
         carry_out(todo, jobs, emit)
+    held = [recipe for recipe, status in standing if status == "running"]
+    late = make_jobs(_look_again(folder, held))
+    if late:
+        carry_out(late, jobs, emit)
     return [_read_back(folder, recipe) for recipe in chosen]
+
+
+def _look_again(folder: Path, held: Sequence[Recipe]) -> Iterator[tuple[Recipe, str]]:
+    """How runs stand that another process held, "running" only where it still does after all patience."""
+    patience = time.monotonic() + PATIENCE
+    for recipe in held:
+        while (status := mend(folder / recipe.run_id, recipe)) == "running" and time.monotonic() < patience:
+            time.sleep(0.05)
+        yield recipe, status
 
 
 def take_share(recipes: Sequence[T], index: tuple[int, int] | None) -> Sequence[T]:
