@@ -26,6 +26,7 @@ Published | ours | predicted, for every table and figure of the five papers that
 
 - **published** is the number as printed; its ± is a spread over samples (scores) or classes (biases), not over seeds.
 - **ours** is the mean over seeds; its ± is our own spread over samples or classes, so that the two can be compared.
+- **seeds** is how many, and in brackets the standard deviation over them.
 - **predicted** follows from the decays, the batch size and the number of classes (see theory.md); nothing is fitted.
 - **reproduced**: within 1 % of the published value (5 % under SGD), or three standard deviations over seeds; biases of
   CE, most of which lie near zero, within their printed spread over classes; accuracies within one point, compactness

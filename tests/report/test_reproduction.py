@@ -10,6 +10,7 @@ import pytest
 from ncollapse.experiments import claims
 from ncollapse.experiments.catalogue import find
 from ncollapse.experiments.coverage import cover
+from ncollapse.experiments.experiment import expand
 from ncollapse.experiments.runs import read_runs
 from ncollapse.experiments.verdicts import compare, match
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
@@ -85,6 +86,30 @@ def test_figures_draw_the_numbers(records):
     _, lines, _, _ = lay_out("bce-vs-ce/table-1", records)
     percent = draw_lines(lines).spec["data"]
     assert all(50 < value <= 100 for trace in percent for value in trace["y"])
+
+
+def test_numbers_reproduced_are_seen_one_in_another(records):
+    """A row alone: its axis is wide enough that a number 0.02 % off does not look missed."""
+    experiment = find("bce-vs-ce/table-10")
+    points = expand(experiment, {"optimizer": ("adamw",), "loss": ("ce",), "bias_decay": ("5e-5",)})
+    lines = [x for x in compare(experiment, points, records) if x.field != "alpha"]
+    spec = draw_lines(lines).spec
+    for place, line in enumerate(lines, 1):
+        axis = spec["layout"]["yaxis" if place == 1 else f"yaxis{place}"]
+        assert line.verdict == "reproduced"
+        values = [line.ours, line.published.value, line.predicted]
+        low, high = axis.get("range", (min(values), max(values)))
+        assert low <= min(values) < max(values) <= high
+        assert abs(line.ours - line.published.value) <= 4.001 / 230 * (high - low), line.field
+    assert "range" in spec["layout"]["yaxis2"]  # s_pos, whose own would be 0.002 wide
+
+
+def test_without_published_numbers_the_figure_says_so(records):
+    _, lines, _, _ = lay_out("ncollapse/bias-init", records)
+    figure = draw_lines(lines)
+    assert figure.title == "Ours on the predicted numbers"
+    assert "published" not in figure.aid + figure.title
+    assert not any("published" in trace["name"] for trace in figure.spec["data"])
 
 
 def test_scores_are_drawn_along_every_axis(records):

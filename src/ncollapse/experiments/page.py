@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -176,12 +177,19 @@ def _cells(line: Line) -> tuple[str, ...]:
         line.column if line.published else NAMES.get(line.field, line.column),
         line.published.printed if line.published else "",
         ours,
-        str(len(line.values)) if line.values else "",
+        _count_seeds(line, digits, percent),
         line.epoch_words,
         "" if line.predicted is None else _number(line.predicted, digits, percent),
         deviation,
         line.verdict,
     )
+
+
+def _count_seeds(line: Line, digits: int, percent: bool) -> str:
+    """How many, and the standard deviation over them."""
+    if len(line.values) < 2:
+        return str(len(line.values) or "")
+    return f"{len(line.values)} (± {_number(statistics.stdev(line.values), digits, percent)})"
 
 
 def _deviate(line: Line, digits: int) -> str:

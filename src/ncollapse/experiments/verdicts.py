@@ -164,14 +164,18 @@ def tolerance(line: Line) -> float:
     cell = line.published
     if cell is None:
         return math.nan
-    last = line.field.rpartition(".")[2]
-    bar = POINTS.get(last)
+    bar = POINTS.get(line.field.rpartition(".")[2])
     if bar is None:
         bar = (0.05 if line.keys.get("optimizer") == "sgd" else 0.01) * abs(cell.value)
         if line.field == "train.bias" and line.keys.get("loss") == "ce":
             bar = max(bar, float(cell.std or 0))  # near zero: within the spread over classes
     seeds = 3 * statistics.stdev(line.values) if len(line.values) > 2 else 0.0
     return max(bar, seeds, cell.unit_in_last_place)
+
+
+def is_rate(field: str) -> bool:
+    """Whether the bar of a field is in points: a rate or a similarity, between 0 and 1."""
+    return field.rpartition(".")[2] in POINTS
 
 
 def drifts(line: Line) -> bool:

@@ -129,8 +129,8 @@ def tabulate_lines(experiment: Experiment, lines: Sequence[Line]) -> Table | Non
         "published",
         "Published, ours, predicted",
         "As printed, the mean over seeds, and what theory predicts without fitting. ± is a spread over samples or "
-        "classes. Reproduced: within 1 % (5 % under SGD), accuracies within one point; in direction: the losses are "
-        "ordered as published.",
+        "classes, in brackets over seeds. Reproduced: within 1 % (5 % under SGD) or three standard deviations over "
+        "seeds, accuracies within one point; in direction: the losses are ordered as published.",
         tuple(Cell(text) for text in ("number", *(HEAD[i] for i in columns))),
         tuple(body),
         notes=tuple(notes),

@@ -12,7 +12,7 @@ from ncollapse.experiments.page import NAMES
 from ncollapse.experiments.records import find_gram
 from ncollapse.experiments.runs import RunRecord
 from ncollapse.experiments.variants import CASES, LOSSES, group_runs
-from ncollapse.experiments.verdicts import Line
+from ncollapse.experiments.verdicts import Line, is_rate
 from ncollapse.report.figures.curves import collect_panels, curve_panel
 from ncollapse.report.figures.frames import RANGE, lay_matrix, scale_colours
 from ncollapse.report.numbers import compact
@@ -32,6 +32,9 @@ AID = (
     "Filled: ours, paler where the run was cut short; open: published; dash: predicted. A filled mark within an open "
     "one is a number reproduced."
 )
+UNPUBLISHED = "Filled: ours, paler where the run was cut short; dash: predicted."
+HEIGHT = 230
+WITHIN = 4.0  # pixels between the centres of two marks, of which the filled one is seen within the open one
 
 
 def draw_curves(experiment: Experiment, records: Sequence[RunRecord]) -> Figure | None:
@@ -101,11 +104,28 @@ def draw_lines(lines: Sequence[Line]) -> Figure | None:
         title = name_field(field) + (", %" if percent else "")
         hidden = {"showticklabels": False} if len(settings) > MANY else {"automargin": True}
         x = {"type": "category", "categoryorder": "array", "categoryarray": settings, **hidden}
-        panels.append(Panel(title, traces, x))
+        panels.append(Panel(title, traces, x, {} if is_rate(field) else _widen(here)))
     name_once(panels)
     columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
-    spec = build(panels, columns=columns, row_height=230, min_width=240, bottom=70, showlegend=True)
+    spec = build(panels, columns=columns, row_height=HEIGHT, min_width=240, bottom=70, showlegend=True)
+    if not any(line.published for line in shown):
+        return Figure("published", "Ours on the predicted numbers", UNPUBLISHED, spec)
     return Figure("published", "Ours on the published numbers", AID, spec)
+
+
+def _widen(lines: Sequence[Line]) -> Spec:
+    """A range for the axis where its own would be so narrow that numbers reproduced were seen apart."""
+    values: list[float] = []
+    apart = 0.0
+    for line in lines:
+        published = line.published.value if line.published else None
+        values += [value for value in (line.ours, published, line.predicted) if value is not None]
+        if line.verdict == "reproduced" and line.ours is not None and published is not None:
+            apart = max(apart, abs(line.ours - published))
+    low, high, needed = min(values), max(values), apart * HEIGHT / WITHIN
+    if needed <= high - low:
+        return {}
+    return {"range": [(low + high - needed) / 2, (low + high + needed) / 2]}
 
 
 def name_field(field: str) -> str:
