@@ -78,6 +78,24 @@ def test_curves_are_geometric_means_with_bands_of_the_seeds(tmp_path):
     assert line["x"] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [(0.03, 0.6, ["0.02", "0.05", "0.1", "0.2", "0.5", "1"]), (1e-6, 1e-3, None), (0.3, 0.4, None)],
+)
+def test_log_axes_of_one_to_two_decades_are_labelled_in_full(tmp_path, low, high, labels):
+    path = write_run(tmp_path, {"optim.epochs": 2})
+    rows = [json.loads(line) for line in (path / "history.jsonl").read_text().splitlines()]
+    for row, value in zip(rows, (high, low)):
+        row["train"]["nc1"] = value
+    (path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    axis = curve_panel(group_runs(read_runs(tmp_path)), "train.nc1", "", log=True).y
+    if labels is None:
+        assert "tickvals" not in axis
+    else:
+        assert set(labels) <= set(axis["ticktext"])
+        assert [float(text) for text in axis["ticktext"]] == axis["tickvals"]
+
+
 def test_missing_epochs_and_nan_leave_gaps(tmp_path):
     path = write_run(tmp_path, {"optim.epochs": 4})
     rows = [json.loads(line) for line in (path / "history.jsonl").read_text().splitlines()]

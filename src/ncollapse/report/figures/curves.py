@@ -170,8 +170,15 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
         elif decades < 0.7:
             y = {"type": "log", "nticks": 6}
         elif decades < 2.2:
-            y |= {"dtick": "D2", "exponentformat": "none", "minorloglabels": "complete"}
+            y = {"type": "log", "tickfont": {"size": 10}, **_label_decades(min(finite), max(finite))}
     return Panel(title, traces, {"title": {"text": "epoch", "standoff": 4}, "rangemode": "tozero"}, y)
+
+
+def _label_decades(low: float, high: float) -> Spec:
+    """Labels at 1, 2 and 5 of every decade between, and of one more on either side; plotly's own would be tiny."""
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    values = [float(f"{digit}e{decade}") for decade in decades for digit in (1, 2, 5)]
+    return {"tickmode": "array", "tickvals": values, "ticktext": [f"{value:g}" for value in values]}
 
 
 def gather(records: Sequence[RunRecord], key: str) -> tuple[list[int], np.ndarray] | None:
