@@ -44,7 +44,10 @@ COUNTS = {
     "all-losses/figure-8": 8,
     "imbalanced-relu/figure-1": 4,
     "mse-landscape/figure-2": 0,
+    "mse-landscape/figure-3": 3,
     "mse-landscape/figure-4": 14,
+    "mse-landscape/figure-5": 4,
+    "mse-landscape/figure-6": 8,
     "ncollapse/bias-init": 4,
 }
 
@@ -126,6 +129,17 @@ def test_unknown_experiment_names_the_nearest():
         find("bce-vs-ce/table6")
     with pytest.raises(ValueError, match="no experiment 'xyz'; --list names all"):
         find("xyz")
+
+
+def test_what_the_authors_commands_say_of_mse_landscape():
+    """ImageNet's stem where there is no augmentation; a bias that is learned beside a fixed ETF too."""
+    plain = [p.recipe for p in find("mse-landscape/figure-3").grid() + find("mse-landscape/random-labels").grid()]
+    augmented = [p.recipe for name in ("figure-4", "figure-5") for p in find(f"mse-landscape/{name}").grid()]
+    assert {(r.model.stem, r.augment.flip) for r in plain} == {("imagenet", False)}
+    assert {(r.model.stem, r.augment.flip, r.model.bias) for r in augmented} == {("small", True, True)}
+    heads = [(p.recipe.model.head, p.recipe.model.feature_dim) for p in find("mse-landscape/figure-5").grid()]
+    assert heads == [("linear", 512), ("etf", 512), ("linear", 10), ("etf", 10)]
+    assert all(p.recipe.model.bias for p in find("all-losses/figure-1").grid())
 
 
 def test_shortened_schedules_keep_their_shape():
