@@ -430,7 +430,7 @@ def test_every_recipe_builds_and_trains_a_step(name, toy, tmp_path):
     if recipe.data.validation:
         changes["data__validation"] = 0.25
     if recipe.optim.name == "lbfgs":  # hundreds of passes a step: a smaller network of the same kind
-        changes["model__name"] = "resnet32"
+        changes |= {"model__name": "resnet32", "model__stem": "small"}
     recipe = recipe.override(**changes)
     ready = prepare(recipe, RunFolder(tmp_path), World(0, 1, torch.device("cpu")), None, None, None)
     before = {key: value.clone() for key, value in ready.model.named_parameters()}
