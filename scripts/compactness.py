@@ -22,8 +22,9 @@ from ncollapse.experiments.runs import read_runs
 from ncollapse.metrics.similarity import compactness, distinctiveness
 from ncollapse.train import Recipe
 from ncollapse.train.distributed import World
-from ncollapse.train.evaluate import Extractor
+from ncollapse.train.evaluate import Extractor, find_correct
 from ncollapse.train.feed import build_model, load_splits, make_feed
+from ncollapse.train.record import describe_machine
 
 
 def read(features: Tensor, labels: Tensor, centre: Tensor | float) -> dict[str, float]:
@@ -67,10 +68,10 @@ def main(runs: str, target: str) -> None:
             model.load_state_dict(load_file(record.path / f"{kind}.safetensors", device=str(world.device)))
             extract = Extractor(model, recipe.precision, world)
             train, test = (extract(feed.measured[split]) for split in ("train", "test"))
-            with torch.no_grad():
-                right = model.head(test[0]).argmax(1) == test[1]
-            found[record.run_id][kind] = read_all(train, test, right)
-    Path(target).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            found[record.run_id][kind] = read_all(train, test, find_correct(*test, model.head))
+    command = f"python scripts/compactness.py {runs} {target}"
+    whole = {**describe_machine(world.device), "command": command, "runs": found}
+    Path(target).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

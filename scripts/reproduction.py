@@ -55,9 +55,10 @@ def main(results: str = "results/runs", target: str = "docs/reproduction.md", dr
     records = read_runs(results) if Path(results).is_dir() else []
     summary, sections = [], []
     grids = {experiment.id: experiment.grid() for experiment in CATALOGUE.values()}
+    matched = {name: match(points, records) for name, points in grids.items()}
     tables = {
-        name: {run.run_id for _, found in match(points, records) for run in found}
-        for name, points in grids.items()
+        name: {run.run_id for _, found in pairs for run in found}
+        for name, pairs in matched.items()
         if CATALOGUE[name].item.startswith("table")
     }
     for experiment in CATALOGUE.values():
@@ -67,7 +68,7 @@ def main(results: str = "results/runs", target: str = "docs/reproduction.md", dr
             sections.append(section)
     head = ["| entry | what | verdict | in numbers |", "| --- | --- | --- | --- |"]
     papers = [f"- {paper}: {publications.title(paper)}" for paper in publications.PAPERS]
-    notes = [machines(records), "", tell_lags(grids.values(), records), ""]
+    notes = [machines(records), "", tell_lags(pair for pairs in matched.values() for pair in pairs), ""]
     body = [INTRO, *papers, "", *head, *summary, "", *notes, *(section.text for section in sections)]
     Path(target).write_text("\n".join(body).rstrip() + "\n", encoding="utf-8")
     if draw:
@@ -127,14 +128,9 @@ def machines(records: Sequence[RunRecord]) -> str:
     return f"{count(len(records), 'run')}: {said}." if records else "No runs are recorded."
 
 
-def tell_lags(grids: Iterable[Sequence[Point]], records: Sequence[RunRecord]) -> str:
+def tell_lags(matched: Iterable[tuple[Point, Sequence[RunRecord]]]) -> str:
     """How many of the runs that are judged follow their schedule with another lag than asked for."""
-    judged = {
-        run.run_id: lag_of(run) == point.recipe.schedule.lag
-        for points in grids
-        for point, found in match(points, records)
-        for run in found
-    }
+    judged = {run.run_id: lag_of(run) == point.recipe.schedule.lag for point, found in matched for run in found}
     early = len(judged) - sum(judged.values())
     if not early:
         return ""

@@ -1,6 +1,6 @@
 """docs/reproduction.md says what the records under results/ say."""
 
-import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -10,16 +10,14 @@ from ncollapse.experiments.catalogue import CATALOGUE, find
 from ncollapse.experiments.experiment import expand
 from ncollapse.experiments.runs import read_run, read_runs
 from ncollapse.experiments.verdicts import compare, match
+from reference.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("reproduction", ROOT / "scripts" / "reproduction.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("reproduction")
 
 
 def lines_of(file):
@@ -68,6 +66,25 @@ def test_the_unsettled_runs_are_as_the_note_says():
     ((_, (run,)),) = match([point], read_runs(ROOT / "results" / "runs"))
     mean, std = (run.final(f"train.negative_score.{part}") for part in ("mean", "std"))
     assert f"ours are {mean:.4f} ± {std:.4f}, with an NC3 of {run.final('train.nc3'):.2f}" in note
+
+
+def test_table_2_is_of_the_correctly_classified():
+    """The note beside the table says what the readings of two runs say, and they fit it where all samples do not."""
+    table = publications.load("bce-vs-ce")["table-2"]
+    readings = json.loads((ROOT / "results" / "compactness.json").read_text())["runs"]
+    said = []
+    for loss in ("ce", "bce"):
+        (name,) = (n for n in readings if read_run(ROOT / "results" / "runs" / n).get("loss.name") == loss)
+        where = {"data": "cifar10", "model": "resnet18", "optimizer": "sgd", "augment": "DA1", "loss": loss}
+        com, dis = (table.find(f"test.{field}", **where) for field in ("compactness", "distinctiveness"))
+        last = readings[name]["final"]
+        ours = last["right, own mean"]["com"], last["right, raw"]["dis"]
+        assert ours == pytest.approx((com.value, dis.value), abs=0.003)
+        assert abs(last["test mean"]["com"] - com.value) > 0.02
+        said += [100 * value for value in (*ours, com.value, dis.value)]
+    words = "E_com {:.1f} and E_dis {:.1f} under CE (printed {:.1f}, {:.1f}), "
+    words += "{:.1f} and {:.1f} under BCE (printed {:.1f}, {:.1f})"
+    assert any(words.format(*said) in note for note in table.notes)
 
 
 def test_sgd_at_its_word_ends_where_the_note_says():

@@ -1,8 +1,6 @@
 """Compactness and distinctiveness of the correctly classified: against all pairs, and where a class has none."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +9,7 @@ import torch
 from ncollapse.heads import LinearHead
 from ncollapse.train import recipes, run
 from ncollapse.train.evaluate import measure_correct
-
-ROOT = Path(__file__).parents[2]
+from reference.scripts import load_script
 
 
 @pytest.fixture
@@ -61,13 +58,13 @@ def test_a_class_without_one_leaves_them_open(scored):
 
 
 def test_the_script_reads_the_same_from_the_weights(tmp_path):
-    spec = importlib.util.spec_from_file_location("compactness", ROOT / "scripts" / "compactness.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     recipe = recipes.get("digits").override(optim__epochs=3, select="best-test")
     summary = run(recipe, tmp_path / "runs", device="cpu")
-    script.main(str(tmp_path / "runs"), str(tmp_path / "found.json"))
-    found = json.loads((tmp_path / "found.json").read_text())[recipe.run_id]
+    load_script("compactness").main(str(tmp_path / "runs"), str(tmp_path / "found.json"))
+    whole = json.loads((tmp_path / "found.json").read_text())
+    assert whole["versions"]["torch"] == torch.__version__
+    assert whole["command"] == f"python scripts/compactness.py {tmp_path / 'runs'} {tmp_path / 'found.json'}"
+    found = whole["runs"][recipe.run_id]
     assert found["recipe"] == "digits mlp-small bce sgd seed 0"
     best, correct = found["best"], summary["test_correct"]
     assert best["accuracy"] == pytest.approx(summary["test"]["accuracy"])
@@ -82,25 +79,3 @@ def test_the_script_reads_the_same_from_the_weights(tmp_path):
     }.items():
         assert best[reading]["dis"] == pytest.approx(wanted, rel=1e-5)
     assert best["right, own mean"]["com"] > best["test mean"]["com"]
-
-
-def test_table_2_is_of_the_correctly_classified():
-    """The note beside the table says what the readings of two runs say, and they fit it where all samples do not."""
-    from ncollapse.experiments import publications
-    from ncollapse.experiments.runs import read_run
-
-    table = publications.load("bce-vs-ce")["table-2"]
-    readings = json.loads((ROOT / "results" / "compactness.json").read_text())
-    said = []
-    for loss in ("ce", "bce"):
-        (name,) = (n for n in readings if read_run(ROOT / "results" / "runs" / n).get("loss.name") == loss)
-        where = {"data": "cifar10", "model": "resnet18", "optimizer": "sgd", "augment": "DA1", "loss": loss}
-        com, dis = (table.find(f"test.{field}", **where) for field in ("compactness", "distinctiveness"))
-        last = readings[name]["final"]
-        ours = last["right, own mean"]["com"], last["right, raw"]["dis"]
-        assert ours == pytest.approx((com.value, dis.value), abs=0.003)
-        assert abs(last["test mean"]["com"] - com.value) > 0.02
-        said += [100 * value for value in (*ours, com.value, dis.value)]
-    words = "E_com {:.1f} and E_dis {:.1f} under CE (printed {:.1f}, {:.1f}), "
-    words += "{:.1f} and {:.1f} under BCE (printed {:.1f}, {:.1f})"
-    assert any(words.format(*said) in note for note in table.notes)

@@ -85,7 +85,8 @@ def expand(
         points = [replace(p, recipe=shorten(p.recipe, epochs)) for p in points]
         points = list({p.recipe.run_id: p for p in reversed(points)}.values())[::-1]
     changes = {key: value for key, value in changes.items() if value is not None}
-    points = [replace(p, recipe=adjust(p.recipe, **changes)) for p in points]
+    if changes:
+        points = [replace(p, recipe=adjust(p.recipe, **changes)) for p in points]
     if wanted is None:
         return points
     if not wanted:

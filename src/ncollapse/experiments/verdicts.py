@@ -164,7 +164,7 @@ def tolerance(line: Line) -> float:
     cell = line.published
     if cell is None:
         return math.nan
-    bar = POINTS.get(line.field.rpartition(".")[2])
+    bar = find_points(line.field)
     if bar is None:
         bar = (0.05 if line.keys.get("optimizer") == "sgd" else 0.01) * abs(cell.value)
         if line.field == "train.bias" and line.keys.get("loss") == "ce":
@@ -173,9 +173,9 @@ def tolerance(line: Line) -> float:
     return max(bar, seeds, cell.unit_in_last_place)
 
 
-def is_rate(field: str) -> bool:
-    """Whether the bar of a field is in points: a rate or a similarity, between 0 and 1."""
-    return field.rpartition(".")[2] in POINTS
+def find_points(field: str) -> float | None:
+    """The bar of a field that has one in points, a rate or a similarity between 0 and 1; else None."""
+    return POINTS.get(field.rpartition(".")[2])
 
 
 def drifts(line: Line) -> bool:

@@ -72,13 +72,18 @@ def measure_split(features: Tensor, labels: Tensor, head: Any, problem: Problem 
     return measure(features, labels, head=Head.of(head), problem=problem)
 
 
+@torch.no_grad()
+def find_correct(features: Tensor, labels: Tensor, head: Any) -> Tensor:
+    """Which samples the head classifies correctly."""
+    return head(features).argmax(1) == labels  # type: ignore[no-any-return]
+
+
 def measure_correct(features: Tensor, labels: Tensor, head: Any) -> dict[str, Any]:
-    """Compactness and distinctiveness of the correctly classified samples alone, as in bce-vs-ce's Table 2.
+    """Compactness and distinctiveness of the correctly classified samples alone, as bce-vs-ce's Table 2 seems to print.
 
     None where a class has no such sample.
     """
-    with torch.no_grad():
-        right = head(features).argmax(1) == labels
+    right = find_correct(features, labels, head)
     counts = torch.bincount(labels[right], minlength=Head.of(head).num_classes)
     found: dict[str, Any] = {"num_samples": int(counts.sum()), "compactness": None, "distinctiveness": None}
     if bool((counts > 0).all()):

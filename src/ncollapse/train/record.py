@@ -23,6 +23,20 @@ from ncollapse.train.recipe import Recipe
 PACKAGES = ("ncollapse", "torch", "numpy", "scipy", "scikit-learn", "safetensors")
 
 
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    """Versions and hardware."""
+    hardware: dict[str, Any] = {"device": str(device), "machine": platform.machine(), "cores": os.cpu_count()}
+    hardware["threads"] = torch.get_num_threads()
+    if device.type == "cuda":
+        hardware["gpu"] = torch.cuda.get_device_name(device)
+    versions: dict[str, Any] = {"python": platform.python_version(), "cuda": torch.version.cuda}
+    for package in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    versions["torch"] = torch.__version__
+    return {"versions": versions, "hardware": hardware}
+
+
 class RunFolder:
     """A run's folder and what may be written there."""
 
@@ -135,17 +149,8 @@ class RunFolder:
         return last
 
     def _describe(self, device: torch.device) -> dict[str, Any]:
-        hardware: dict[str, Any] = {"device": str(device), "machine": platform.machine(), "cores": os.cpu_count()}
-        hardware["threads"] = torch.get_num_threads()
-        if device.type == "cuda":
-            hardware["gpu"] = torch.cuda.get_device_name(device)
-        versions: dict[str, Any] = {"python": platform.python_version(), "cuda": torch.version.cuda}
-        for package in PACKAGES:
-            with contextlib.suppress(PackageNotFoundError):
-                versions[package] = version(package)
-        versions["torch"] = torch.__version__
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        env = {"versions": versions, "hardware": hardware, "command": shlex.join(sys.argv), "started": now}
+        env = {**describe_machine(device), "command": shlex.join(sys.argv), "started": now}
         with contextlib.suppress(OSError, ValueError):
             before = json.loads((self.path / "env.json").read_text(encoding="utf-8"))
             env["started"] = before["started"]
