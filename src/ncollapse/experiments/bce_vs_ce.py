@@ -148,7 +148,8 @@ TRAVEL = (
     "AdamW moves a bias by about its learning rate a step at most: 0.47 an epoch at first, half of that on average. In"
     " 40 epochs it comes some 9 far, in 60 some 14: runs cut short end before a bias that starts far away has settled."
     " Under CE the mean of the bias feels its decay alone, and at lambda_b = 0 nothing: the biases printed for 5e-5 and"
-    " 5e-6 are how far AdamW had come after 100 epochs, not optima, and chance moves them by 4 % (theory.md, Sec. 7).",
+    " 5e-6 are how far AdamW had come after 100 epochs, not optima, and chance moves the first by 4 % (theory.md,"
+    " Sec. 7).",
 )
 
 EXPERIMENTS = (
