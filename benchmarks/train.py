@@ -25,11 +25,11 @@ from torch.utils.data import Dataset as TorchDataset
 
 from ncollapse import data
 from ncollapse.models import create, norm
+from ncollapse.runs.folder import RunFolder
 from ncollapse.train import recipes
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.distributed import World
 from ncollapse.train.loop import measure_splits, prepare
-from ncollapse.train.record import RunFolder
 
 MEAN, STD = data.NORMALISATION["cifar10"]
 

@@ -18,13 +18,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ncollapse.experiments.runs import read_runs
 from ncollapse.metrics.similarity import compactness, distinctiveness
+from ncollapse.runs.environment import describe_machine
+from ncollapse.runs.record import read_runs
 from ncollapse.train import Recipe
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor, find_correct
 from ncollapse.train.feed import build_model, load_splits, make_feed
-from ncollapse.train.record import describe_machine
 
 
 def read(features: Tensor, labels: Tensor, centre: Tensor | float) -> dict[str, float]:

@@ -6,11 +6,11 @@ import sys
 import pytest
 
 from ncollapse import cli
-from ncollapse.experiments.catalogue import CATALOGUE
-from ncollapse.experiments.experiment import Experiment, Point, adjust
-from ncollapse.experiments.records import unpack
-from ncollapse.experiments.runs import read_runs
-from ncollapse.experiments.sweep import take_share
+from ncollapse.papers.archive import unpack
+from ncollapse.papers.catalogue import CATALOGUE
+from ncollapse.papers.experiment import Experiment, Point, adjust
+from ncollapse.runs.record import read_runs
+from ncollapse.sweep.sweep import take_share
 from ncollapse.train import recipes
 
 

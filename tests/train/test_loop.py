@@ -18,13 +18,13 @@ from safetensors.torch import load_file
 from ncollapse.console import clean
 from ncollapse.metrics import measure
 from ncollapse.models import create
+from ncollapse.runs.folder import RunFolder
 from ncollapse.theory import predict
 from ncollapse.train import Diverged, Recipe, recipes, run
 from ncollapse.train.backend import switches
 from ncollapse.train.distributed import World
 from ncollapse.train.feed import load_splits
 from ncollapse.train.loop import measure_split, prepare
-from ncollapse.train.record import RunFolder
 from ncollapse.train.schedule import rate_at
 
 SHORT = recipes.get("digits").override(optim__epochs=3)

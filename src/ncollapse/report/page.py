@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from ncollapse import __version__
-from ncollapse.experiments.comparison import QUANTITIES, Finding, compare_runs, say_ranges
-from ncollapse.experiments.runs import RunRecord, dig, read_runs
-from ncollapse.experiments.statistics import is_number
-from ncollapse.experiments.variants import CASES, LOSSES, Variant, gather_copies, group_runs, measured
-from ncollapse.experiments.words import join
-from ncollapse.places import find_file_in_the_way
+from ncollapse.compare.findings import QUANTITIES, Finding, compare_runs, say_ranges
+from ncollapse.compare.seeds import is_number
+from ncollapse.compare.variants import CASES, LOSSES, Variant, gather_copies, group_runs, measured
+from ncollapse.grammar import join
+from ncollapse.output import find_file_in_the_way
 from ncollapse.report.figures import curves, distributions, features, frames, grids, theory
 from ncollapse.report.figures.distributions import Snapshots
 from ncollapse.report.numbers import embed, keep
@@ -33,6 +32,7 @@ from ncollapse.report.tables import (
     tabulate_speed,
     tabulate_summary,
 )
+from ncollapse.runs.record import RunRecord, dig, read_runs
 
 REPRESENTATIVES = 6
 SNAPSHOT = "snapshot.safetensors"

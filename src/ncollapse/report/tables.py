@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ncollapse.experiments.comparison import QUANTITIES, SPEEDS, Finding, Quantity, name_early
-from ncollapse.experiments.runs import RunRecord, dig
-from ncollapse.experiments.variants import Variant, measured
-from ncollapse.experiments.words import join
+from ncollapse.compare.findings import QUANTITIES, SPEEDS, Finding, Quantity, name_early
+from ncollapse.compare.variants import Variant, measured
+from ncollapse.grammar import join
 from ncollapse.report.figures.distributions import Snapshots
 from ncollapse.report.figures.theory import PHASES
 from ncollapse.report.numbers import MISSING, deviation, show, show_difference, show_estimate
 from ncollapse.report.published import Published
+from ncollapse.runs.record import RunRecord, dig
 
 FEW = 4
 

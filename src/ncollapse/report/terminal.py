@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ncollapse.experiments.comparison import QUANTITIES, SPEEDS, Finding, Quantity, name_early
-from ncollapse.experiments.runs import RunRecord, dig
-from ncollapse.experiments.statistics import Difference
+from ncollapse.compare.findings import QUANTITIES, SPEEDS, Finding, Quantity, name_early
+from ncollapse.compare.seeds import Difference
 from ncollapse.report.numbers import MISSING, name_all, show, show_estimate, show_with_error
+from ncollapse.runs.record import RunRecord, dig
 
 if TYPE_CHECKING:
     from rich.console import Console

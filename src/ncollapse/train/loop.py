@@ -16,18 +16,22 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ncollapse.places import make_folder
+from ncollapse.output import make_folder
+from ncollapse.runs import checkpoint
+from ncollapse.runs.environment import describe_run
+from ncollapse.runs.files import write_atomic
+from ncollapse.runs.folder import RunFolder
+from ncollapse.runs.lock import hold
 from ncollapse.theory.posed import certify_posed, predict_posed
-from ncollapse.train import checkpoint, optimiser
+from ncollapse.train import optimiser
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.distributed import join
 from ncollapse.train.evaluate import describe_split, measure_correct, measure_split, shorten
 from ncollapse.train.feed import check_data
-from ncollapse.train.lock import hold
 from ncollapse.train.recipe import Recipe
-from ncollapse.train.record import RunFolder
 from ncollapse.train.schedule import rate_at
 from ncollapse.train.setup import Training, prepare
+from ncollapse.train.state import tensors_of, values_of
 
 Progress = Callable[[dict[str, Any]], None]
 CHECKPOINT_SECONDS = {"cuda": 20.0, "cpu": 1.0}
@@ -87,7 +91,7 @@ def run(
         raise TypeError(f"recipe = {recipe!r} must be a Recipe, such as ncollapse.train.recipes.get('digits')")
     world = join(device)
     folder = RunFolder(Path(out) / recipe.run_id)
-    done = world.share(lambda: folder.read_finished(recipe))
+    done = world.share(lambda: folder.read_finished(recipe.to_dict()))
     if done is not None:
         return done
     check_data(recipe, data_root)
@@ -95,7 +99,7 @@ def run(
     world.share(lambda: make_folder(folder.path, Path(out)))
     training: Training | None = None
     with hold(folder.path) if world.first else contextlib.nullcontext():
-        done = world.share(lambda: folder.begin(recipe, resume, world.device))
+        done = world.share(lambda: folder.begin(recipe.to_dict(), describe_run(world.device), resume=resume))
         if done is not None:
             return done
         try:
@@ -108,7 +112,7 @@ def run(
             if world.first and training is None and new and isinstance(error, REFUSALS):
                 folder.withdraw(new)
             elif world.first:
-                folder.fail(recipe, error)
+                folder.fail(recipe.to_dict(), error)
             raise
 
 
@@ -226,9 +230,9 @@ def _write_checkpoint(run: Training) -> None:
         "epoch": run.epoch,
         "best": run.best,
         "seconds": run.elapsed,
-        "optim": checkpoint.values_of(run.model, run.optimiser),
+        "optim": values_of(run.model, run.optimiser),
     }
-    tensors = checkpoint.tensors_of(run.model, run.optimiser)
+    tensors = tensors_of(run.model, run.optimiser)
     tensors |= {f"best.{name}": tensor for name, tensor in run.best_tensors.items()}
     checkpoint.write(run.folder.checkpoints, checkpoint.Checkpoint(run.epoch, tensors, values))
     run.written = time.perf_counter()
@@ -240,8 +244,8 @@ def _finish(run: Training) -> dict[str, Any]:
     recipe, folder = run.recipe, run.folder
     selected = run.epoch if recipe.select == "last" else run.best["epoch"]
     if run.world.first:
-        checkpoint.write_atomic(folder.path / "final.safetensors", checkpoint.pack(run.model.state_dict()))
-        checkpoint.write_atomic(folder.path / "best.safetensors", checkpoint.pack(run.best_tensors))
+        write_atomic(folder.path / "final.safetensors", checkpoint.pack(run.model.state_dict()))
+        write_atomic(folder.path / "best.safetensors", checkpoint.pack(run.best_tensors))
     if selected != run.epoch:
         with torch.no_grad():
             for name, tensor in run.model.state_dict().items():
@@ -268,7 +272,7 @@ def _finish(run: Training) -> dict[str, Any]:
     steps_per_s = run.epoch * run.feed.train.steps / run.elapsed
     summary["time"] = {"wall_s": run.elapsed, "steps_per_s": steps_per_s, "prepare_s": run.ready - run.started}
     if run.world.first:
-        checkpoint.write_atomic(folder.path / "snapshot.safetensors", checkpoint.pack(arrays))
+        write_atomic(folder.path / "snapshot.safetensors", checkpoint.pack(arrays))
         folder.write_json("summary.json", summary)
         for path in checkpoint.find(folder.checkpoints):
             path.unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, field, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ncollapse.data.augment import Augment
+from ncollapse.runs.identity import run_id
 
 if TYPE_CHECKING:
     from ncollapse.losses import Loss
@@ -227,14 +227,8 @@ class Recipe:
 
     @property
     def run_id(self) -> str:
-        """Twelve hexadecimal digits of the configuration, its name apart: equal runs share a folder.
-
-        What recipes came to say later counts where it is said, so that runs from before keep their folders.
-        """
-        content = {key: value for key, value in self.to_dict().items() if key != "name"}
-        if not self.schedule.lag:
-            del content["schedule"]["lag"]
-        return hashlib.sha256(json.dumps(_plain(content), sort_keys=True).encode()).hexdigest()[:12]
+        """Twelve hexadecimal digits of the configuration, apart from its name: equal runs share a folder."""
+        return run_id(self.to_dict())
 
     def problem(
         self,
@@ -308,15 +302,6 @@ class Recipe:
     def replace(self, **fields: Any) -> Recipe:
         """A copy with whole fields changed."""
         return replace(self, **fields)
-
-
-def _plain(value: Any) -> Any:
-    """Whole numbers as integers: 30 and 30.0 are one configuration."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _shorten(spec: LossSpec) -> str:

@@ -12,14 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from ncollapse.models import Network
+from ncollapse.runs import checkpoint
+from ncollapse.runs.folder import RunFolder
 from ncollapse.theory import Problem
-from ncollapse.train import checkpoint, optimiser
+from ncollapse.train import optimiser
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor
 from ncollapse.train.feed import Feed, build_model, load_splits, make_feed
 from ncollapse.train.objective import Objective
 from ncollapse.train.recipe import Recipe
-from ncollapse.train.record import RunFolder
+from ncollapse.train.state import restore, tensors_of
 from ncollapse.train.step import EagerStep, GraphStep, SearchStep, Tally
 
 COMPILE_FROM_STEPS = 100_000
@@ -93,7 +95,7 @@ def prepare(
     pool = torch.cuda.graph_pool_handle() if graph else None
     extract = Extractor(model, recipe.precision, world, pool=pool, compile=compile)
 
-    start = {name: tensor.clone() for name, tensor in checkpoint.tensors_of(model, solver).items()}
+    start = {name: tensor.clone() for name, tensor in tensors_of(model, solver).items()}
     model.train()
     if graph:
         sizes = {len(y): (x, y) for x, y in (feed.train.prepare(1, i) for i in {0, feed.train.steps - 1})}
@@ -109,10 +111,10 @@ def prepare(
         best = {name: tensor for name, tensor in start.items() if name.startswith("best.")}
         training.best_tensors = {name.removeprefix("best."): tensor for name, tensor in best.items()}
     if graph or saved is not None:
-        checkpoint.restore(model, solver, start, values.get("optim", {}))
-    world.broadcast(checkpoint.tensors_of(model, solver))
+        restore(model, solver, start, values.get("optim", {}))
+    world.broadcast(tensors_of(model, solver))
     if values:
         training.epoch, training.best, training.seconds = values["epoch"], values["best"], values["seconds"]
     if world.first:
-        folder.cut(training.epoch)
+        folder.truncate_history(training.epoch)
     return training

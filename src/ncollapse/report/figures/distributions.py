@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.experiments.runs import RunRecord, dig
-from ncollapse.experiments.variants import LOSSES, Variant
+from ncollapse.compare.variants import LOSSES, Variant
 from ncollapse.report.figures.curves import MANY
 from ncollapse.report.numbers import compact
 from ncollapse.report.panels import GAP_Y, Figure, Panel, Spec, arrange, build, escape, merge_alike, name_once
 from ncollapse.report.style import DASHES, INK, PAPER, fade, look
+from ncollapse.runs.record import RunRecord, dig
 
 Snapshots = dict[Path, dict[str, np.ndarray]]
 SLANTED = 18

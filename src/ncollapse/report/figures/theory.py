@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.experiments.runs import RunRecord, dig
-from ncollapse.experiments.variants import LOSSES, Variant, measured, predicted
+from ncollapse.compare.variants import LOSSES, Variant, measured, predicted
 from ncollapse.report.numbers import compact, compact_matrix
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape
 from ncollapse.report.style import FAINT, INK, PAPER, fade, look
+from ncollapse.runs.record import RunRecord, dig
 
 PHASES = {
     "collapsed": ("no classes: W = H = 0", fade("#7F7F7F", 0.45)),
