@@ -12,6 +12,7 @@ from ncollapse.runs.record import RunRecord, get_nested
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 WIDTH = 100
 FOOTNOTE = (
@@ -128,7 +129,7 @@ def _speed(finding: Finding, name: str) -> str:
     return text + (f" ({reached} of {n})" if reached < n else "")
 
 
-def _difference(d: Difference, percent: bool = False) -> str:
+def _difference(d: Difference, percent: bool = False) -> str | Text:
     scale = 100 if percent else 1
     if d.n == 0:
         return MISSING
@@ -137,4 +138,6 @@ def _difference(d: Difference, percent: bool = False) -> str:
     if d.low == d.high:
         return f"{show(scale * d.mean, 3, sign=True)} in {name_all(d.n)}"
     text = show_with_error(scale * d.mean, scale * (d.high - d.low) / 2, sign=True)
-    return f"[bold]{text}[/bold]" if d.clear else text
+    from rich.text import Text
+
+    return Text(text, style="bold") if d.clear else text
