@@ -42,7 +42,7 @@ def read_idx(path: Path) -> Tensor:
             raise ValueError(f"{path} is {kind}: {error}") from error
 
 
-def _read_stream(stream: IO[bytes], path: Path) -> Tensor:
+def _read_stream(stream: IO[bytes] | gzip.GzipFile, path: Path) -> Tensor:
     magic = stream.read(4)
     if len(magic) < 4 or magic[:3] != b"\x00\x00\x08":
         raise ValueError(f"{path} is no idx file of bytes: it starts with {magic.hex() or 'nothing'}, not 000008")

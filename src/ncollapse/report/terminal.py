@@ -54,7 +54,7 @@ def _print_side_by_side(output: Console, findings: Sequence[Finding], kept: Sequ
         against = finding.reference.label if finding.reference else ""
         table.add_column(Text(f"{finding.variant.label} − {against}"), justify="right")
     for q in kept:
-        row = [q.title]
+        row: list[str | Text] = [q.title]
         for finding in findings:
             row.append(show_estimate(finding.estimates[q.key], q.percent))
             if finding.phase:
