@@ -70,8 +70,14 @@ def plan(
     from ncollapse.data.catalogue import KNOWN, is_known
     from ncollapse.losses import LOSS_NAMES
 
-    if seeds < 1:
-        raise ValueError(f"seeds must be at least 1, got {seeds}")
+    if not isinstance(data, str):
+        raise TypeError(f"data: expected the name of a data set, got {data!r}")
+    if not isinstance(seeds, int) or seeds < 1:
+        raise ValueError(f"seeds must be at least 1, got {seeds!r}")
+    if epochs is not None and not isinstance(epochs, int):
+        raise TypeError(f"epochs: expected a whole number, got {epochs!r}")
+    if isinstance(losses, str) or not isinstance(losses, Sequence):
+        raise TypeError(f"losses: expected a list of names, such as ['ce', 'bce'], got {losses!r}")
     if not losses:
         raise ValueError("losses is empty: give at least one, such as ce bce")
     if not is_known(data):
