@@ -350,7 +350,11 @@ FAMILIES = [
     ),
     Family("checkpoint", "no damaged checkpoint is read; the one before is", 1500, 60, check_checkpoint),
     Family(
-        "features/npz", "read as written or refused", 900, 40, check_refusal(features_npz, ".npz", read_and_measure)
+        "features/npz",
+        "read as written or refused",
+        900,
+        40,
+        check_refusal(features_npz, ".npz", read_and_measure, sums=True),
     ),
     Family(
         "features/safetensors",
@@ -364,7 +368,7 @@ FAMILIES = [
         "read as written or refused",
         700,
         30,
-        check_refusal(data_npz, ".npz", lambda path: load_npz(path, "train").images),
+        check_refusal(data_npz, ".npz", lambda path: load_npz(path, "train").images, sums=True),
     ),
     Family("data/idx", "numbers or a refusal that names the file", 600, 30, check_refusal(idx_file, "", read_idx)),
     Family(

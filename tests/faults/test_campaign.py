@@ -4,11 +4,9 @@ import random
 
 import pytest
 
-from faults import api, files, kills, limits
 from faults.campaign import Family, format_table, run_cases
+from faults.long_form import FAMILIES
 from faults.mutations import damage_bytes, damage_json
-
-FAMILIES = [*files.FAMILIES, *kills.FAMILIES, *limits.FAMILIES, *api.FAMILIES]
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family.short], ids=lambda family: family.name)
