@@ -9,7 +9,7 @@ import torch
 from ncollapse.papers import publications
 from ncollapse.papers.bce_vs_ce import train_point
 from ncollapse.papers.catalogue import CATALOGUE, estimate_minutes, find, needs, tell_state
-from ncollapse.papers.experiment import adjust, expand, parse_only, shorten
+from ncollapse.papers.experiment import expand, parse_only
 from ncollapse.runs.record import RunRecord
 from ncollapse.train import Recipe, optimiser
 from ncollapse.train.distributed import World
@@ -145,8 +145,8 @@ def test_what_the_authors_commands_say_of_mse_landscape():
 def test_shortened_schedules_keep_their_shape():
     recipe = find("mse-landscape/figure-3").grid()[0].recipe
     assert recipe.schedule.period == 40
-    assert shorten(recipe, 50).schedule.period == 10
-    assert shorten(find("all-losses/figure-1").grid()[0].recipe, 10).schedule.milestones == (3 / 7, 5 / 7)
+    assert recipe.with_epochs(50).schedule.period == 10
+    assert find("all-losses/figure-1").grid()[0].recipe.with_epochs(10).schedule.milestones == (3 / 7, 5 / 7)
 
 
 def test_the_estimate_follows_the_measured_rate():
@@ -155,10 +155,10 @@ def test_the_estimate_follows_the_measured_rate():
     assert training < estimate_minutes(recipe) < 1.5 * training
     measured = find("bce-vs-ce/figure-2").grid()[-1].recipe  # BCE, AdamW: one run took 127.74 s, measured every epoch
     assert estimate_minutes(measured) * 60 == pytest.approx(127.74, rel=0.03)
-    assert estimate_minutes(adjust(recipe, model__name="resnet50")) > 2 * estimate_minutes(recipe)
-    assert estimate_minutes(adjust(recipe, optim__name="lbfgs")) > 15 * estimate_minutes(recipe)
-    tail = adjust(recipe, data__name="cifar100", data__long_tail=100.0)
-    assert estimate_minutes(tail) < 0.4 * estimate_minutes(adjust(recipe, data__name="cifar100"))
+    assert estimate_minutes(recipe.override(model__name="resnet50")) > 2 * estimate_minutes(recipe)
+    assert estimate_minutes(recipe.override(optim__name="lbfgs")) > 15 * estimate_minutes(recipe)
+    tail = recipe.override(data__name="cifar100", data__long_tail=100.0)
+    assert estimate_minutes(tail) < 0.4 * estimate_minutes(recipe.override(data__name="cifar100"))
 
 
 def finish(recipe):
@@ -174,10 +174,10 @@ def test_the_state_is_told(tmp_path):
     assert tell_state(points, [], tmp_path) == "not run"
     records = []
     for done, point in enumerate(points, 1):
-        records.append(finish(adjust(point.recipe, seed=done)))
+        records.append(finish(point.recipe.override(seed=done)))
         expected = "done here" if done == len(points) else f"partly {done}/{len(points)}"
         assert tell_state(points, records, None) == expected
-    records[0] = finish(shorten(points[0].recipe, 10))
+    records[0] = finish(points[0].recipe.with_epochs(10))
     assert tell_state(points, records, None) == "partly 12/12, 1 short"
     assert tell_state(points, records[:1], None) == "partly 1/12 short"
     assert tell_state([], [], None) == "computed"
@@ -226,8 +226,7 @@ def toys(tmp_path_factory):
 def test_trains_a_step_on_toy_data(recipe, toys):
     classes = {"imagenet": 1000, "cifar100": 100, "mini-imagenet": 100}.get(recipe.data.name, 10)
     few = None if recipe.data.per_class_counts is None else (1, 1, 2, 2, 3, 3, 4, 4, 5, 5)
-    toy = adjust(
-        recipe,
+    toy = recipe.override(
         data__name=f"npz:{toys / f'{classes}.npz'}",
         data__image_size=None,
         data__channels=None,
@@ -241,7 +240,7 @@ def test_trains_a_step_on_toy_data(recipe, toys):
         optim__batch_size=4,
     )
     if toy.optim.name == "lbfgs":  # its many evaluations of a large network would take half a minute
-        toy = adjust(toy, model__name="mlp-small")
+        toy = toy.override(model__name="mlp-small")
     world = World(0, 1, torch.device("cpu"))
     feed = make_feed(toy, load_splits(toy, None), world)
     model, _ = build_model(toy, feed, world)

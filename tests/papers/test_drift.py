@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ncollapse.papers.catalogue import find
-from ncollapse.papers.experiment import adjust, expand
+from ncollapse.papers.experiment import expand
 from ncollapse.papers.judge import match
 from ncollapse.runs.identity import point_key
 from ncollapse.runs.record import read_runs
@@ -125,7 +125,7 @@ def test_what_an_epoch_of_lag_does(resnets, text):
 def test_seed_and_precision_matter_less_than_the_network(records, text):
     """An MLP on the same problem: what theory.md says of its final biases."""
     point = pick("5e-5")
-    wanted = point_key(adjust(point.recipe, model__name="mlp-256").to_dict())
+    wanted = point_key(point.recipe.override(model__name="mlp-256").to_dict())
     ends = {(r.get("precision"), r.seed): r.final("train.bias.mean") for r in records if point_key(r.config) == wanted}
     assert set(ends) == {("fp32", 0), ("fp32", 1), ("bf16", 0)}
     assert (

@@ -10,7 +10,7 @@ import pytest
 from ncollapse.papers import claims, markdown, publications
 from ncollapse.papers.catalogue import CATALOGUE, find
 from ncollapse.papers.coverage import cover
-from ncollapse.papers.experiment import adjust, expand, shorten
+from ncollapse.papers.experiment import expand
 from ncollapse.papers.judge import Line, compare, group, match, predict_field, sum_up, tolerance
 from ncollapse.runs.identity import point_key
 from ncollapse.runs.record import RunRecord
@@ -111,7 +111,7 @@ def test_sgd_has_five_percent_and_seeds_widen_the_bar(table_11, tmp_path):
     assert tolerance(line) == pytest.approx(0.05 * published)
     records = []
     for seed, value in enumerate((published - 1, published, published + 1)):
-        recipe = adjust(point.recipe, seed=seed)
+        recipe = point.recipe.override(seed=seed)
         records.append(record(type(point)(point.keys, recipe), tmp_path / str(seed), positive_score=value))
     line = next(x for x in compare(experiment, [point], records) if x.field == "train.positive_score")
     assert len(line.values) == 3
@@ -132,9 +132,9 @@ def test_runs_of_other_length_and_seed_belong_to_the_same_point():
     points = find("bce-vs-ce/table-9").grid()
     marks = {point_key(p.recipe.to_dict()) for p in points}
     assert len(marks) == 36
-    short = adjust(shorten(points[0].recipe, 40), seed=7)
+    short = points[0].recipe.with_epochs(40).override(seed=7)
     assert point_key(short.to_dict()) == point_key(points[0].recipe.to_dict())
-    assert point_key(adjust(short, optim__batch_size=64).to_dict()) not in marks
+    assert point_key(short.override(optim__batch_size=64).to_dict()) not in marks
 
 
 def test_lengths_of_the_grid_are_told_apart(tmp_path):
@@ -142,7 +142,7 @@ def test_lengths_of_the_grid_are_told_apart(tmp_path):
     assert [p.keys["epochs"] for p in points] == [100, 200, 400, 800]
     lengths = (100, 800, 20, 50)
     records = [
-        record(type(points[0])({}, shorten(points[0].recipe, length)), tmp_path / str(length)) for length in lengths
+        record(type(points[0])({}, points[0].recipe.with_epochs(length)), tmp_path / str(length)) for length in lengths
     ]
     found = {p.keys["epochs"]: [r.get("optim.epochs") for r in runs] for p, runs in match(points, records)}
     assert found == {100: [100], 200: [], 400: [], 800: [800]}
@@ -151,8 +151,8 @@ def test_lengths_of_the_grid_are_told_apart(tmp_path):
 def test_copies_are_no_further_seeds(tmp_path):
     point = find("bce-vs-ce/table-9").grid()[0]
     runs = [record(point, tmp_path / name) for name in ("a", "b")]
-    again = type(point)({}, adjust(point.recipe, measure_every=5))
-    other = type(point)({}, adjust(point.recipe, seed=1))
+    again = type(point)({}, point.recipe.override(measure_every=5))
+    other = type(point)({}, point.recipe.override(seed=1))
     runs += [record(again, tmp_path / "c"), record(other, tmp_path / "d")]
     ((_, found),) = match([point], runs)
     assert found == [runs[0], runs[3]]
@@ -160,7 +160,7 @@ def test_copies_are_no_further_seeds(tmp_path):
 
 def test_of_one_seed_the_precision_asked_for_counts_and_then_the_fuller_history(tmp_path):
     point = find("bce-vs-ce/table-9").grid()[0]
-    exact = record(type(point)({}, adjust(point.recipe, precision="fp32")), tmp_path / "a")
+    exact = record(type(point)({}, point.recipe.override(precision="fp32")), tmp_path / "a")
     sparse, full = record(point, tmp_path / "b"), record(point, tmp_path / "c")
     exact = replace(exact, history=[{"epoch": 1}, {"epoch": 2}])
     full = replace(full, history=[{"epoch": 1}])
@@ -173,10 +173,10 @@ def test_of_one_seed_the_precision_asked_for_counts_and_then_the_fuller_history(
 def test_runs_with_the_lag_asked_for_push_out_the_others(tmp_path):
     point = find("bce-vs-ce/table-9").grid()[0]
     assert point.recipe.schedule.lag == 1
-    early = [type(point)({}, adjust(point.recipe, schedule__lag=0, seed=seed)) for seed in (0, 1)]
+    early = [type(point)({}, point.recipe.override(schedule__lag=0, seed=seed)) for seed in (0, 1)]
     early = [record(p, tmp_path / str(p.recipe.seed)) for p in early]
     del early[0].config["schedule"]["lag"]  # a run from before recipes said so
-    late = record(type(point)({}, adjust(point.recipe, seed=2, precision="fp32")), tmp_path / "late")
+    late = record(type(point)({}, point.recipe.override(seed=2, precision="fp32")), tmp_path / "late")
     assert [found for _, found in match([point], early)] == [early]
     assert [found for _, found in match([point], [*early, late])] == [[late]]
 
@@ -220,7 +220,7 @@ def test_claims_about_curves(tmp_path):
     records = []
     for i, point in enumerate(points):
         ratio = 0.5 if point.keys["loss"] == "bce" else 0.7
-        recipe = shorten(point.recipe, 10)
+        recipe = point.recipe.with_epochs(10)
         config = recipe.to_dict()
         records.append(
             RunRecord(tmp_path / str(i), str(i), config, {}, history(1.0, ratio), {"status": "finished"}, "finished")
@@ -356,7 +356,7 @@ def test_a_verdict_on_a_part_says_so(table_11, tmp_path):
     assert (
         markdown.conclude(lines, [])[1] == "4 of 4 numbers reproduced, 1 without a bar"
     )  # alpha(b) follows from others
-    short = [record(type(p)(p.keys, shorten(p.recipe, 20)), tmp_path / "s", **printed(table, p)) for p in grid[:1]]
+    short = [record(type(p)(p.keys, p.recipe.with_epochs(20)), tmp_path / "s", **printed(table, p)) for p in grid[:1]]
     coverage = cover(grid, short)
     assert markdown.conclude(compare(experiment, grid, short), [], coverage)[0] == (
         "reproduced at 20 of 100 epochs, as far as run"

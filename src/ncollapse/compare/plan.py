@@ -88,9 +88,7 @@ def plan(
         form = {"data__image_size": image_size, "data__channels": channels}
         base = base.override(**{key: value for key, value in form.items() if value is not None})
         if epochs is not None:
-            from ncollapse.papers.experiment import shorten
-
-            base = shorten(base, epochs)
+            base = base.with_epochs(epochs)
         for optimiser in dict.fromkeys(optimisers) or [base.optim.name]:
             own = optimiser == base.optim.name
             lr = base.optim.lr if own else LEARNING_RATES[optimiser]
@@ -111,4 +109,4 @@ def choose_recipe(data: str, loss: str, recipe: str | None) -> Recipe:
     else:
         base = recipes.choose(name, loss=loss, data=data)
     spec = base.loss if base.loss.name == loss else LossSpec(loss)
-    return base.replace(loss=spec).override(data__name=data)
+    return base.override(loss=spec, data__name=data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from ncollapse.papers.experiment import Experiment, Point, adjust, product
+from ncollapse.papers.experiment import Experiment, Point, product
 
 LOSSES = ("ce", "focal", "ls", "mse")
 WIDTHS = (0.25, 0.5, 1, 2)
@@ -32,7 +32,7 @@ def grid(data: str, widths: Sequence[float], epochs: Sequence[int]) -> list[Poin
 def mini_imagenet() -> list[Point]:
     """Figure 8: the smallest network for 100 epochs and the widest for 800; the last epoch is reported."""
     points = grid("mini-imagenet", (0.25,), (100,)) + grid("mini-imagenet", (2,), (800,))
-    return [Point(point.keys, adjust(point.recipe, select="last")) for point in points]
+    return [Point(point.keys, point.recipe.override(select="last")) for point in points]
 
 
 EXPERIMENTS = (

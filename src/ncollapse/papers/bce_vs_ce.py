@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ncollapse.papers.experiment import Experiment, Point, adjust, product
+from ncollapse.papers.experiment import Experiment, Point, product
 
 MODELS = ("resnet18", "resnet50", "densenet121")
 OPTIMIZERS = ("sgd", "adamw")
@@ -36,7 +36,7 @@ def train_point(keys: dict[str, Any], **changes: Any) -> Point:
 
     setting = SETTINGS[keys["optimizer"], keys.get("augment")]
     base = recipes.get(f"bce-vs-ce/{setting}", loss=keys["loss"], data=keys["data"], model=keys["model"])
-    return Point(keys, adjust(base, **changes))
+    return Point(keys, base.override(**changes))
 
 
 def collapse(data: str, models: Sequence[str] = MODELS, optimizers: Sequence[str] = OPTIMIZERS) -> list[Point]:
@@ -89,7 +89,7 @@ def long_tail() -> list[Point]:
         base = recipes.get("bce-vs-ce/long-tail", factor=float(keys["factor"]), loss=keys["loss"])
         changes = {"data__validation": 0.1, "optim__epochs": 200, "optim__weight_decay": keys["weight_decay"]}
         cosine = {"schedule__name": "cosine", "schedule__milestones": (), "schedule__lag": 0, "select": "last"}
-        points.append(Point(keys, adjust(base, **changes, **cosine)))
+        points.append(Point(keys, base.override(**changes, **cosine)))
     return points
 
 

@@ -82,16 +82,16 @@ def expand(
         wanted = parse_seeds(only.pop("seed"))
     points = select(points, only, experiment.id)
     if epochs is not None:
-        points = [replace(p, recipe=shorten(p.recipe, epochs)) for p in points]
+        points = [replace(p, recipe=p.recipe.with_epochs(epochs)) for p in points]
         points = list({p.recipe.run_id: p for p in reversed(points)}.values())[::-1]
     changes = {key: value for key, value in changes.items() if value is not None}
     if changes:
-        points = [replace(p, recipe=adjust(p.recipe, **changes)) for p in points]
+        points = [replace(p, recipe=p.recipe.override(**changes)) for p in points]
     if wanted is None:
         return points
     if not wanted:
         raise ValueError(f"seeds={seeds}: at least one is needed")
-    return [Point({**p.keys, "seed": seed}, adjust(p.recipe, seed=seed)) for p in points for seed in wanted]
+    return [Point({**p.keys, "seed": seed}, p.recipe.override(seed=seed)) for p in points for seed in wanted]
 
 
 def parse_seeds(words: Sequence[str]) -> list[int]:
@@ -104,21 +104,6 @@ def parse_seeds(words: Sequence[str]) -> list[int]:
         if not word.isdecimal():
             raise ValueError(f"seed={word}: must be a number from 0 on")
     return sorted({int(word) for word in words})
-
-
-def adjust(recipe: Recipe, **changes: Any) -> Recipe:
-    """A recipe with dotted keys changed, double underscores for dots; every part checks itself.
-
-    (`Recipe.override` reads the whole recipe anew, which a list of all grids would feel.)
-
-    >>> from ncollapse.train import recipes
-    >>> adjust(recipes.get("digits"), optim__lr=0.1, seed=3).optim.lr
-    0.1
-    """
-    for key, value in changes.items():
-        part, _, name = key.partition("__")
-        recipe = replace(recipe, **{part: replace(getattr(recipe, part), **{name: value}) if name else value})
-    return recipe
 
 
 def select(points: list[Point], only: dict[str, tuple[str, ...]], name: str) -> list[Point]:
@@ -166,14 +151,3 @@ def same(word: str, value: Any) -> bool:
         except ValueError:
             return False
     return word.lower() == str(value).lower()
-
-
-def shorten(recipe: Recipe, epochs: int) -> Recipe:
-    """The recipe for another number of epochs, its schedule stretched or shrunk with them."""
-    if epochs < 1:
-        raise ValueError(f"epochs={epochs}: at least one is needed")
-    share = epochs / recipe.optim.epochs
-    schedule = recipe.schedule
-    milestones = tuple(m if m < 1 else max(1, round(m * share)) for m in schedule.milestones)
-    period = None if schedule.period is None else max(1, round(schedule.period * share))
-    return adjust(recipe, optim__epochs=epochs, schedule__milestones=milestones, schedule__period=period)

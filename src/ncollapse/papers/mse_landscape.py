@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from ncollapse.papers.experiment import Experiment, Point, adjust, product
+from ncollapse.papers.experiment import Experiment, Point, product
 
 COLLAPSE = ("train.nc1", "train.nc2_uncentred", "train.nc3")
 ACCURACIES = ("train.accuracy", "test.accuracy")
@@ -32,7 +32,7 @@ def dimensions(dims: Sequence[int]) -> list[Point]:
 
     base = recipes.get("mse-landscape/augmented")
     return [
-        Point(keys, adjust(base, loss__name=keys["loss"], model__feature_dim=keys["dim"]))
+        Point(keys, base.override(loss__name=keys["loss"], model__feature_dim=keys["dim"]))
         for keys in product(data=("cifar10",), loss=("mse", "ce"), dim=dims)
     ]
 
@@ -45,7 +45,7 @@ def classifiers() -> list[Point]:
     points = []
     for head, dim in (("linear", 512), ("etf", 512), ("linear", 10), ("etf", 10)):
         changes = {"model__head": head, "model__feature_dim": dim}
-        points.append(Point({"data": "cifar10", "loss": "mse", "head": head, "dim": dim}, adjust(base, **changes)))
+        points.append(Point({"data": "cifar10", "loss": "mse", "head": head, "dim": dim}, base.override(**changes)))
     return points
 
 
@@ -69,7 +69,7 @@ def random_labels() -> list[Point]:
 
     base = recipes.get("mse-landscape/sgd")
     return [
-        Point({"data": "cifar10", "loss": loss}, adjust(base, data__random_labels=True, loss__name=loss))
+        Point({"data": "cifar10", "loss": loss}, base.override(data__random_labels=True, loss__name=loss))
         for loss in ("mse", "ce")
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -251,23 +251,38 @@ class Recipe:
         return pose(self, num_classes, class_counts, features, samples, dim)
 
     def override(self, **changes: Any) -> Recipe:
-        """A copy with dotted keys changed, double underscores for dots.
+        """A copy with some fields changed, double underscores for dots; every changed value is checked.
 
         >>> Recipe().override(optim__lr=0.1, seed=3).optim.lr
         0.1
         """
-        content = self.to_dict()
+        from ncollapse.train.files import update
+
+        nested: dict[str, Any] = {}
         for key, value in changes.items():
             if "." in key:
                 raise ValueError(f"unknown key {key!r}; did you mean {key.replace('.', '__')}?")
-            *path, last = key.split("__")
-            place = content
-            for part in path:
-                if not isinstance(place.get(part), dict):
-                    raise ValueError(f"unknown key {key.replace('__', '.')}; {part!r} is not a part of a recipe")
-                place = place[part]
-            place[last] = value
-        return Recipe.from_dict(content)
+            part, _, name = key.partition("__")
+            if name:
+                nested.setdefault(part, {})[name] = value
+            else:
+                nested[part] = value
+        return update(self, nested)
+
+    def with_epochs(self, epochs: int) -> Recipe:
+        """A copy for another number of epochs, whose schedule is stretched or shortened in proportion.
+
+        >>> from ncollapse.train import recipes
+        >>> recipe = recipes.get("bce-vs-ce/setting-1")
+        >>> recipe.optim.epochs, recipe.schedule.period, recipe.with_epochs(50).schedule.period
+        (100, 30, 15)
+        """
+        if epochs < 1:
+            raise ValueError(f"epochs: must be at least 1, got {epochs}")
+        share = epochs / self.optim.epochs
+        milestones = tuple(m if m < 1 else max(1, round(m * share)) for m in self.schedule.milestones)
+        period = None if self.schedule.period is None else max(1, round(self.schedule.period * share))
+        return self.override(optim__epochs=epochs, schedule__milestones=milestones, schedule__period=period)
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values."""
@@ -298,10 +313,6 @@ class Recipe:
         from ncollapse.train.files import read
 
         return cls.from_dict(read(Path(path)))
-
-    def replace(self, **fields: Any) -> Recipe:
-        """A copy with whole fields changed."""
-        return replace(self, **fields)
 
 
 def _shorten(spec: LossSpec) -> str:
