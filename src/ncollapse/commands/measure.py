@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from ncollapse import console
+from ncollapse.commands.options import parse_args
 from ncollapse.metrics import FIELDS, GROUPS, Measurement, Spread, measure
 from ncollapse.metrics.files import read_arrays
 
@@ -50,7 +51,7 @@ class Args:
 
 def main(argv: list[str]) -> int:
     """Run the verb."""
-    args = tyro.cli(Args, args=argv, prog="ncollapse measure", config=(tyro.conf.FlagCreatePairsOff,))
+    args = parse_args(Args, argv, "measure")
     if args.file is None:
         show(measure_model(args), as_json=args.json)
     elif args.model or args.weights or args.data:

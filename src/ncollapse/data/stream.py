@@ -241,7 +241,7 @@ class _Workers:
         self.orders: list[list[Order]] = []
         self.loader: DataLoader[Any] = DataLoader(
             decoder,  # type: ignore[arg-type]
-            batch_sampler=self,  # type: ignore[arg-type]
+            batch_sampler=self,
             num_workers=count,
             collate_fn=_collate,
             pin_memory=device.type == "cuda",

@@ -14,6 +14,7 @@ import torch
 from ncollapse import data
 from ncollapse.data.catalogue import list_files
 from ncollapse.models import Network, create
+from ncollapse.models.factory import is_factory
 from ncollapse.theory import Problem
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Batches, split_evenly
@@ -107,7 +108,7 @@ def make_feed(recipe: Recipe, splits: dict[str, Samples], world: World) -> Feed:
 def build_model(recipe: Recipe, feed: Feed, world: World) -> tuple[Network, Problem | None]:
     """The seeded network on its device, and the theory's problem it will solve where there is one."""
     spec = recipe.model
-    if len(feed.shape) != 3 and not spec.name.startswith("mlp"):
+    if len(feed.shape) != 3 and not (spec.name.startswith("mlp") or is_factory(spec.name)):
         raise ValueError(
             f"model.name = {spec.name!r} takes images, but a sample of data.name = {recipe.data.name!r} has the shape "
             f"{list(feed.shape)}: use an mlp"
