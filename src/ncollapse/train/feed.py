@@ -79,6 +79,8 @@ class Feed:
     counts: tuple[int, ...]
     num_classes: int
     shape: tuple[int, ...]
+    classes: tuple[str, ...] = ()
+    """The names of the classes."""
 
 
 def make_feed(recipe: Recipe, splits: dict[str, Samples], world: World) -> Feed:
@@ -102,7 +104,7 @@ def make_feed(recipe: Recipe, splits: dict[str, Samples], world: World) -> Feed:
         splits["train"], recipe.optim.batch_size, augment=recipe.augment, seed=recipe.seed, drop_last=False, **form
     )
     measured = {name: data.eval_loader(part, split_evenly(len(part)), **form) for name, part in splits.items()}
-    return Feed(loader, measured, counts, train.num_classes, loader.shape)
+    return Feed(loader, measured, counts, train.num_classes, loader.shape, train.classes)
 
 
 def build_model(recipe: Recipe, feed: Feed, world: World) -> tuple[Network, Problem | None]:
