@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from monitor_ranks import CASES, X, Y, build
 
 import ncollapse as nc
+from monitor_ranks import CASES, X, Y, build
 
 
 @pytest.fixture(scope="module")
