@@ -228,7 +228,7 @@ def test_trains_a_step_on_toy_data(recipe, toys):
     few = None if recipe.data.per_class_counts is None else (1, 1, 2, 2, 3, 3, 4, 4, 5, 5)
     toy = recipe.override(
         data__name=f"npz:{toys / f'{classes}.npz'}",
-        data__image_size=None,
+        data__image_size=16 if recipe.model.name == "densenet121-small" else None,  # it halves four times
         data__channels=None,
         data__per_class_counts=few,
         data__long_tail=None if recipe.data.long_tail is None else 2.0,
@@ -255,3 +255,9 @@ def test_trains_a_step_on_toy_data(recipe, toys):
     assert finite == 1
     assert np.isfinite(loss)
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
+
+
+def test_the_densenet_of_bce_vs_ce_is_its_authors():
+    points = [p for p in find("bce-vs-ce/table-6").grid() if p.keys["model"] == "densenet121"]
+    assert points
+    assert {p.recipe.model.name for p in points} == {"densenet121-small"}

@@ -33,6 +33,7 @@ GIGA_OPERATIONS = {
     "resnet50": 1.31,
     "resnet101": 2.52,
     "densenet121": 0.90,
+    "densenet121-small": 0.057,
     "densenet161": 2.5,
     "vit-small": 1.4,
     "mlp-1024": 0.008,
