@@ -12,7 +12,7 @@ import ncollapse
 
 ROOT = Path(ncollapse.__file__).parent
 LEVELS = {
-    0: ("frames", "heads", "losses", "metrics", "theory", "console", "output", "grammar"),
+    0: ("frames", "heads", "losses", "metrics", "theory", "console", "output", "grammar", "processes"),
     1: ("runs", "data", "models", "features", "train", "monitoring", "checkpoints", "metrics.streaming"),
     2: ("sweep", "compare", "papers", "report", "integrations", "commands", "cli", "__main__"),
 }
