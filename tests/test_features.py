@@ -1,7 +1,5 @@
 """Finding classifiers, taking features, and leaving no trace."""
 
-import doctest
-import importlib
 import random
 
 import numpy as np
@@ -358,10 +356,3 @@ def test_undisturbed_puts_the_model_into_eval_mode():
         assert not any(module.training for module in model.modules())
         assert not torch.is_grad_enabled()
     assert all(module.training for module in model.modules())
-
-
-@pytest.mark.parametrize("module", ["batches", "classifier", "extraction", "given_heads", "sampling", "spool", "taps"])
-def test_docstring_examples(module):
-    result = doctest.testmod(importlib.import_module(f"ncollapse.features.{module}"))
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -1,7 +1,5 @@
 """`monitor` in a plain loop: right numbers, and a training that does not notice."""
 
-import doctest
-import importlib
 import json
 import re
 import runpy
@@ -234,10 +232,3 @@ def test_the_benchmark_ends_and_leaves_its_numbers(tmp_path, monkeypatch, capsys
     assert found["eager"]["plain_ms"] > found["eager"]["inside_ms"] > 0
     assert found["update"]["waits"] >= 1  # on a CPU every update looks at its labels and features
     assert "an update: 0.00 launches" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("module", ["layers", "monitor", "observation"])
-def test_docstring_examples(module):
-    result = doctest.testmod(importlib.import_module(f"ncollapse.monitoring.{module}"))
-    assert result.attempted > 0
-    assert result.failed == 0
