@@ -96,7 +96,9 @@ def _build_trunk(
     if ":" in name and is_known(name):
         from ncollapse.models.external import build_external
 
-        return build_external(name, num_classes, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim)
+        return build_external(
+            name, num_classes, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim
+        )
     inputs = in_channels * image_size**2
     if name == "mlp-small":
         return *build_mlp(inputs, **SMALL_MLP, feature_dim=feature_dim), "relu"
