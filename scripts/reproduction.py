@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ncollapse.experiments import claims, landscapes, page, publications
-from ncollapse.experiments.catalogue import CATALOGUE
-from ncollapse.experiments.coverage import cover
-from ncollapse.experiments.experiment import Experiment, Point
-from ncollapse.experiments.rebalance import second_stage_lines
-from ncollapse.experiments.runs import RunRecord, read_runs
-from ncollapse.experiments.verdicts import Line, compare, lag_of, match
-from ncollapse.experiments.words import count, join
+from ncollapse.grammar import count, join
+from ncollapse.papers import claims, landscapes, markdown, publications
+from ncollapse.papers.catalogue import CATALOGUE
+from ncollapse.papers.coverage import cover
+from ncollapse.papers.experiment import Experiment, Point
+from ncollapse.papers.judge import Line, compare, lag_of, match
+from ncollapse.papers.rebalance import second_stage_lines
 from ncollapse.report.export import render
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
 from ncollapse.report.panels import Figure
+from ncollapse.runs.record import RunRecord, read_runs
 
 INTRO = """# Reproduction
 
@@ -92,10 +92,10 @@ def describe(
     if not found:
         return Section("", "not run", "")
     coverage = cover(points, records)
-    verdict, detail = page.conclude(lines, said, coverage, asks=experiment.asks)
+    verdict, detail = markdown.conclude(lines, said, coverage, asks=experiment.asks)
     told = experiment.paper not in publications.PAPERS or any(line.published for line in lines)
     elsewhere = [] if told else find_tables(experiment, {record.run_id for record in found}, tables)
-    text = page.to_markdown(experiment, [] if elsewhere else lines, said, coverage, unrun=False, level=2)
+    text = markdown.to_markdown(experiment, [] if elsewhere else lines, said, coverage, unrun=False, level=2)
     if elsewhere:
         text += f"\nThe numbers of these runs are those of {join(elsewhere)}.\n"
     drawn = draw_all(experiment, lines, found)

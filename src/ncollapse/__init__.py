@@ -73,8 +73,8 @@ _LATER = {
 }
 _HOME = {name: home for home, names in _LATER.items() for name in names}
 _PARTS = (
-    *("data", "experiments", "features", "frames", "heads", "losses"),
-    *("metrics", "models", "report", "theory", "train"),
+    *("compare", "data", "features", "frames", "heads", "losses", "metrics"),
+    *("models", "papers", "report", "runs", "sweep", "theory", "train"),
 )
 
 

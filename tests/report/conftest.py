@@ -97,12 +97,12 @@ def grid_page(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(scope="session")
 def experiment_page(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     """The page of bce-vs-ce Table 1 from the records kept in the repository."""
-    from ncollapse.experiments import claims
-    from ncollapse.experiments.catalogue import find
-    from ncollapse.experiments.coverage import cover
-    from ncollapse.experiments.runs import read_runs
-    from ncollapse.experiments.verdicts import compare, match
+    from ncollapse.papers import claims
+    from ncollapse.papers.catalogue import find
+    from ncollapse.papers.coverage import cover
+    from ncollapse.papers.judge import compare, match
     from ncollapse.report.reproduction import write_experiment
+    from ncollapse.runs.record import read_runs
 
     experiment, records = find("bce-vs-ce/table-1"), read_runs(Path(__file__).parents[2] / "results" / "runs")
     grid = experiment.grid()

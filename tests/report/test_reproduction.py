@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ncollapse.experiments import claims
-from ncollapse.experiments.catalogue import find
-from ncollapse.experiments.coverage import cover
-from ncollapse.experiments.experiment import expand
-from ncollapse.experiments.runs import read_runs
-from ncollapse.experiments.verdicts import compare, match
+from ncollapse.papers import claims
+from ncollapse.papers.catalogue import find
+from ncollapse.papers.coverage import cover
+from ncollapse.papers.experiment import expand
+from ncollapse.papers.judge import compare, match
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
 from ncollapse.report.reproduction import tabulate_lines, write_experiment
+from ncollapse.runs.record import read_runs
 
 RECORDS = Path(__file__).parents[2] / "results" / "runs"
 

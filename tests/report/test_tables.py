@@ -10,10 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ncollapse.experiments.comparison import QUANTITIES, compare_runs
-from ncollapse.experiments.runs import read_runs
-from ncollapse.experiments.statistics import Difference
-from ncollapse.experiments.variants import group_runs
+from ncollapse.compare.findings import QUANTITIES, compare_runs
+from ncollapse.compare.seeds import Difference
+from ncollapse.compare.variants import group_runs
 from ncollapse.report import make_report
 from ncollapse.report.export import escape_latex, export_table, format_latex
 from ncollapse.report.numbers import keep
@@ -21,6 +20,7 @@ from ncollapse.report.page import render
 from ncollapse.report.published import find_published
 from ncollapse.report.tables import Cell, Table, difference_cell, tabulate_classes, tabulate_summary
 from ncollapse.report.terminal import print_findings
+from ncollapse.runs.record import read_runs
 from reference.runs import write_comparison, write_run
 
 

@@ -8,9 +8,11 @@ import sys
 import pytest
 import torch
 
-from ncollapse.train import checkpoint
-from ncollapse.train.checkpoint import Checkpoint
-from ncollapse.train.lock import FolderInUse, hold
+from ncollapse.runs import checkpoint
+from ncollapse.runs.checkpoint import Checkpoint
+from ncollapse.runs.files import write_atomic
+from ncollapse.runs.lock import FolderInUse, hold
+from ncollapse.train.state import restore, tensors_of, values_of
 
 
 def save(folder, epoch):
@@ -41,14 +43,14 @@ def test_damaged_newest_gives_way_to_the_one_before(tmp_path, damage, caplog):
 
 def test_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "x"
-    checkpoint.write_atomic(path, b"old")
+    write_atomic(path, b"old")
 
     def full(_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"No space left.*--resume.*x") as caught:
-        checkpoint.write_atomic(path, b"new")
+        write_atomic(path, b"new")
     assert caught.value.errno == errno.ENOSPC
     assert path.read_bytes() == b"old"
     assert [item.name for item in tmp_path.iterdir()] == ["x"]
@@ -80,12 +82,10 @@ def test_state_of_every_optimiser_goes_on_exactly(kind):
     model, optimiser = make()
     for _ in range(3):
         step(model, optimiser, x)
-    content = checkpoint.pack(
-        checkpoint.tensors_of(model, optimiser), {"optim": checkpoint.values_of(model, optimiser)}
-    )
+    content = checkpoint.pack(tensors_of(model, optimiser), {"optim": values_of(model, optimiser)})
     other, other_optimiser = make()
     tensors, values = checkpoint.unpack(content)
-    checkpoint.restore(other, other_optimiser, tensors, values["optim"])
+    restore(other, other_optimiser, tensors, values["optim"])
     for _ in range(3):
         step(model, optimiser, x)
         step(other, other_optimiser, x)
@@ -95,7 +95,7 @@ def test_state_of_every_optimiser_goes_on_exactly(kind):
 
 def test_second_holder_is_refused_and_a_dead_one_leaves_no_lock(tmp_path):
     code = (
-        "import pathlib, sys, time; from ncollapse.train.lock import hold\n"
+        "import pathlib, sys, time; from ncollapse.runs.lock import hold\n"
         f"with hold(pathlib.Path({str(tmp_path)!r})): print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

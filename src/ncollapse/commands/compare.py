@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from ncollapse.console import console, print_json, progress
-from ncollapse.places import writing_to
+from ncollapse.output import writing_to
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -62,8 +62,8 @@ class Args:
 def main(argv: list[str]) -> int:
     """Parse, run, print; 0 if every run finished, else 1."""
     args = tyro.cli(Args, args=argv, prog="ncollapse compare", config=(tyro.conf.FlagCreatePairsOff,))
-    from ncollapse.experiments.compare import compare, plan
-    from ncollapse.experiments.comparison import to_dict
+    from ncollapse.compare.findings import to_dict
+    from ncollapse.compare.plan import compare, plan
     from ncollapse.report import write_report
     from ncollapse.report.terminal import print_findings
 

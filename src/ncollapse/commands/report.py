@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from ncollapse.places import writing_to
+from ncollapse.output import writing_to
 
 
 @dataclass(frozen=True)

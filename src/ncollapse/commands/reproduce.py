@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from ncollapse.places import refuse_file
+from ncollapse.output import refuse_file
 
 if TYPE_CHECKING:
-    from ncollapse.experiments.experiment import Experiment, Point
-    from ncollapse.experiments.runs import RunRecord
+    from ncollapse.papers.experiment import Experiment, Point
+    from ncollapse.runs.record import RunRecord
     from ncollapse.train import Recipe
 
 
@@ -92,8 +92,8 @@ def main(argv: list[str]) -> int:
         return show_list(args)
     if not args.experiments:
         raise ValueError("no experiment named; give ids such as bce-vs-ce/table-6, or --list")
-    from ncollapse.experiments.catalogue import check_data
-    from ncollapse.experiments.sweep import find_finished
+    from ncollapse.papers.catalogue import require_data_folders
+    from ncollapse.sweep.sweep import find_finished
 
     refuse_file(args.out, args.out)
     index = parse_index(args.index)
@@ -104,7 +104,7 @@ def main(argv: list[str]) -> int:
     if args.dry_run:
         return show_plan(chosen, index, args)
     if args.engine != "ray":  # whose nodes may have the data where this one has not
-        check_data([p for c in chosen for p in c.points if not is_finished(args.out, p)], args.data_root)
+        require_data_folders([p for c in chosen for p in c.points if not is_finished(args.out, p)], args.data_root)
     records = run_all(chosen, index, args)
     return show_results(join_choices(chosen), records, args)
 
@@ -132,15 +132,15 @@ def join_repeated(argv: list[str], flag: str) -> list[str]:
 
 def is_finished(out: Path, point: Point) -> bool:
     """Whether a run is done, so that it needs no data."""
-    from ncollapse.experiments.sweep import tell_standing
+    from ncollapse.sweep.sweep import run_status
 
-    return tell_standing(out / point.recipe.run_id) == "finished"
+    return run_status(out / point.recipe.run_id) == "finished"
 
 
 def choose(word: str, args: Args) -> Choice:
     """What ID@EPOCHS:KEY=VALUE:... asks for: its own filters and epochs go before those of --only and --epochs."""
-    from ncollapse.experiments.catalogue import find
-    from ncollapse.experiments.experiment import expand, parse_only
+    from ncollapse.papers.catalogue import find
+    from ncollapse.papers.experiment import expand, parse_only
 
     head, *own = word.split(":")
     name, sign, length = head.partition("@")
@@ -174,7 +174,7 @@ def join_choices(chosen: list[Choice]) -> list[Choice]:
 
 def run_all(chosen: list[Choice], index: tuple[int, int] | None, args: Args) -> list[RunRecord]:
     """Run what is not finished."""
-    from ncollapse.experiments.sweep import sweep
+    from ncollapse.sweep.sweep import sweep
 
     recipes = [point.recipe for choice in chosen for point in choice.points]
     started = time.time()
@@ -194,7 +194,7 @@ def run_all(chosen: list[Choice], index: tuple[int, int] | None, args: Args) -> 
         )
     two_stage = {p.recipe.run_id for c in chosen if c.experiment.protocol == "two-stage" for p in c.points}
     if two_stage:
-        from ncollapse.experiments.rebalance import rebalance_all
+        from ncollapse.papers.rebalance import rebalance_all
 
         deadline = None if args.time_limit is None else started + args.time_limit
         first_stage = [record for record in records if record.run_id in two_stage]
@@ -209,10 +209,10 @@ def show_results(chosen: list[Choice], records: list[RunRecord], args: Args) -> 
     A page covers all that was asked for, whichever share of it ran here: the last job of an array leaves it whole.
     """
     from ncollapse.console import print_json
-    from ncollapse.experiments import claims, page
-    from ncollapse.experiments.coverage import cover
-    from ncollapse.experiments.records import collect
-    from ncollapse.experiments.runs import read_run
+    from ncollapse.papers import claims, markdown
+    from ncollapse.papers.archive import collect
+    from ncollapse.papers.coverage import cover
+    from ncollapse.runs.record import read_run
 
     if args.records is not None:  # first: whatever may go wrong with a page, what was run is kept
         kept = collect(args.out, args.records)
@@ -226,16 +226,16 @@ def show_results(chosen: list[Choice], records: list[RunRecord], args: Args) -> 
         found = [read_run(folder) for folder in folders if folder.is_dir()]
         lines, said = page_lines(experiment, asked, found), claims.check(experiment, asked, found)
         if experiment.protocol == "landscape":
-            from ncollapse.experiments import landscapes
+            from ncollapse.papers import landscapes
 
-            markdown = page.write_text(args.out, experiment, landscapes.to_markdown(experiment))
-            written = write_landscape(markdown.with_suffix(".html"), experiment)
+            text = markdown.write_text(args.out, experiment, landscapes.to_markdown(experiment))
+            written = write_landscape(text.with_suffix(".html"), experiment)
             verdict, detail = landscapes.conclude()
         else:
             coverage = cover(experiment.grid(), found)
-            markdown = page.write_text(args.out, experiment, page.to_markdown(experiment, lines, said, coverage))
-            written = write_experiment(markdown.with_suffix(".html"), experiment, lines, said, coverage, found)
-            verdict, detail = page.conclude(lines, said, coverage, asks=experiment.asks)
+            text = markdown.write_text(args.out, experiment, markdown.to_markdown(experiment, lines, said, coverage))
+            written = write_experiment(text.with_suffix(".html"), experiment, lines, said, coverage, found)
+            verdict, detail = markdown.conclude(lines, said, coverage, asks=experiment.asks)
         results.append(
             {
                 "id": experiment.id,
@@ -259,25 +259,25 @@ def show_results(chosen: list[Choice], records: list[RunRecord], args: Args) -> 
 
 def page_lines(experiment: Experiment, points: list[Point], records: list[RunRecord]) -> list[Any]:
     """The numbers of an experiment; those of a two-stage protocol come from its second stage."""
-    from ncollapse.experiments import verdicts
+    from ncollapse.papers import judge
 
     if experiment.protocol == "two-stage":
-        from ncollapse.experiments.rebalance import second_stage_lines
+        from ncollapse.papers.rebalance import second_stage_lines
 
         return second_stage_lines(experiment, points, records)
-    return verdicts.compare(experiment, points, records)
+    return judge.compare(experiment, points, records)
 
 
 def print_result(experiment: Experiment, lines: list[Any], said: list[Any], verdict: str) -> None:
     """The numbers of what was run, the claims and the verdict, as wide as the terminal."""
-    from ncollapse.experiments import page
+    from ncollapse.papers import markdown
 
     width = shutil.get_terminal_size().columns
     print("\n" + fill(f"{experiment.id}: {experiment.title}", width))
-    for line in page.to_text(lines, width):
+    for line in markdown.to_text(lines, width):
         print(line)
     for claim in said:
-        print(fill(f"- {page.mark(claim)}: {claim.text}" + (f" ({claim.detail})" if claim.detail else ""), width))
+        print(fill(f"- {markdown.mark(claim)}: {claim.text}" + (f" ({claim.detail})" if claim.detail else ""), width))
     print(fill(f"{experiment.id}: {verdict}", width))
 
 
@@ -301,8 +301,8 @@ def print_states(records: list[RunRecord]) -> None:
 def show_list(args: Args) -> int:
     """Every id with its runs, its data, its estimated GPU minutes and its state."""
     from ncollapse.console import print_json
-    from ncollapse.experiments.catalogue import CATALOGUE, PACKED, estimate_minutes, find, needs, tell_state
-    from ncollapse.experiments.records import find_records
+    from ncollapse.papers.archive import find_records
+    from ncollapse.papers.catalogue import CATALOGUE, PACKED, estimate_minutes, find, needs, tell_state
 
     records = find_records(args.out)
     rows: list[dict[str, Any]] = []
@@ -348,9 +348,9 @@ def show_list(args: Args) -> int:
 def show_plan(chosen: list[Choice], index: tuple[int, int] | None, args: Args) -> int:
     """The runs the experiments expand to, each once, and how each stands."""
     from ncollapse.console import print_json
-    from ncollapse.experiments.catalogue import estimate_minutes
-    from ncollapse.experiments.sweep import take_share, tell_standing
-    from ncollapse.experiments.words import count
+    from ncollapse.grammar import count
+    from ncollapse.papers.catalogue import estimate_minutes
+    from ncollapse.sweep.sweep import run_status, take_share
 
     plan: dict[str, tuple[str, Point]] = {}
     for choice in chosen:
@@ -363,7 +363,7 @@ def show_plan(chosen: list[Choice], index: tuple[int, int] | None, args: Args) -
             **point.keys,
             "epochs": point.recipe.optim.epochs,
             "gpu_minutes": round(estimate_minutes(point.recipe), 2),
-            "state": tell_standing(args.out / run_id),
+            "state": run_status(args.out / run_id),
         }
         for run_id, (name, point) in take_share(list(plan.items()), index)
     ]

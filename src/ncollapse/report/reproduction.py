@@ -7,15 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ncollapse.experiments import landscapes
-from ncollapse.experiments.claims import Claim
-from ncollapse.experiments.coverage import Coverage
-from ncollapse.experiments.experiment import Experiment
-from ncollapse.experiments.page import HEAD, conclude, describe, mark, rows
-from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.variants import group_runs
-from ncollapse.experiments.verdicts import Line
-from ncollapse.experiments.words import count
+from ncollapse.compare.variants import group_runs
+from ncollapse.grammar import count
+from ncollapse.papers import landscapes
+from ncollapse.papers.claims import Claim
+from ncollapse.papers.coverage import Coverage
+from ncollapse.papers.experiment import Experiment
+from ncollapse.papers.judge import Line
+from ncollapse.papers.markdown import HEAD, conclude, describe, mark, rows
 from ncollapse.report.figures import curves
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
 from ncollapse.report.numbers import compact, compact_matrix
@@ -23,6 +22,7 @@ from ncollapse.report.page import Report, lay_section, write_page
 from ncollapse.report.panels import Figure, Panel, build, escape
 from ncollapse.report.style import FAINT, SEQUENTIAL
 from ncollapse.report.tables import Cell, Table, tabulate_runs
+from ncollapse.runs.record import RunRecord
 
 SHOWN = {
     *("train.nc1", "train.nc2", "train.nc3", "certificate.relative_gap"),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ncollapse.data.augment import Augment
+from ncollapse.runs.identity import run_id
 
 if TYPE_CHECKING:
     from ncollapse.losses import Loss
@@ -232,14 +232,8 @@ class Recipe:
 
     @property
     def run_id(self) -> str:
-        """Twelve hexadecimal digits of the configuration, its name apart: equal runs share a folder.
-
-        What recipes came to say later counts where it is said, so that runs from before keep their folders.
-        """
-        content = {key: value for key, value in self.to_dict().items() if key != "name"}
-        if not self.schedule.lag:
-            del content["schedule"]["lag"]
-        return hashlib.sha256(json.dumps(_plain(content), sort_keys=True).encode()).hexdigest()[:12]
+        """Twelve hexadecimal digits of the configuration, apart from its name: equal runs share a folder."""
+        return run_id(self.to_dict())
 
     def problem(
         self,
@@ -262,23 +256,37 @@ class Recipe:
         return pose(self, num_classes, class_counts, features, samples, dim)
 
     def override(self, **changes: Any) -> Recipe:
-        """A copy with dotted keys changed, double underscores for dots.
+        """A copy with some fields changed, double underscores for dots; every changed value is checked.
 
         >>> Recipe().override(optim__lr=0.1, seed=3).optim.lr
         0.1
         """
-        content = self.to_dict()
+        from ncollapse.train.files import update
+
+        nested: dict[str, Any] = {}
         for key, value in changes.items():
             if "." in key:
                 raise ValueError(f"unknown key {key!r}; did you mean {key.replace('.', '__')}?")
-            *path, last = key.split("__")
-            place = content
-            for part in path:
-                if not isinstance(place.get(part), dict):
-                    raise ValueError(f"unknown key {key.replace('__', '.')}; {part!r} is not a part of a recipe")
-                place = place[part]
-            place[last] = value
-        return Recipe.from_dict(content)
+            part, _, name = key.partition("__")
+            if name:
+                nested.setdefault(part, {})[name] = value
+            else:
+                nested[part] = value
+        return update(self, nested)
+
+    def with_epochs(self, epochs: int) -> Recipe:
+        """A copy for another number of epochs, whose schedule is stretched or shortened in proportion.
+
+        >>> recipe = Recipe(schedule=ScheduleSpec("step", period=30))
+        >>> recipe.optim.epochs, recipe.with_epochs(50).schedule.period
+        (100, 15)
+        """
+        if epochs < 1:
+            raise ValueError(f"epochs: must be at least 1, got {epochs}")
+        share = epochs / self.optim.epochs
+        milestones = tuple(m if m < 1 else max(1, round(m * share)) for m in self.schedule.milestones)
+        period = None if self.schedule.period is None else max(1, round(self.schedule.period * share))
+        return self.override(optim__epochs=epochs, schedule__milestones=milestones, schedule__period=period)
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values. Fields added later appear only when set, so that earlier records still compare equal."""
@@ -312,19 +320,6 @@ class Recipe:
         from ncollapse.train.files import read
 
         return cls.from_dict(read(Path(path)))
-
-    def replace(self, **fields: Any) -> Recipe:
-        """A copy with whole fields changed."""
-        return replace(self, **fields)
-
-
-def _plain(value: Any) -> Any:
-    """Whole numbers as integers: 30 and 30.0 are one configuration."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _shorten(spec: LossSpec) -> str:

@@ -198,7 +198,7 @@ def get(name: str, **choices: Any) -> Recipe:
     >>> get("bce-vs-ce/setting-2", loss="ce", data="mnist").optim.lr
     0.001
     """
-    return _builder(name)(**choices).replace(name=name)
+    return _builder(name)(**choices).override(name=name)
 
 
 def choose(name: str, **wishes: Any) -> Recipe:
