@@ -116,6 +116,8 @@ class LossSpec:
     """MSE of mse-landscape: the target of the own class."""
     label_smoothing: float | None = None
     """Cross-entropy and BCE: smooth the targets by this much."""
+    class_reduction: Literal["sum", "mean"] | None = None
+    """MSE: sum over the classes, as in the theorems (default), or mean, as in the code of two of the papers."""
 
     def __post_init__(self) -> None:
         self.make()
@@ -312,8 +314,11 @@ class Recipe:
         return self.override(optim__epochs=epochs, schedule__milestones=milestones, schedule__period=period)
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values."""
-        return dict(json.loads(json.dumps(asdict(self))))
+        """Nested plain values. Fields added later appear only when set, so that earlier records still compare equal."""
+        content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        if self.loss.class_reduction is None:
+            del content["loss"]["class_reduction"]
+        return content
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1)
