@@ -12,8 +12,8 @@ from ncollapse.papers.catalogue import CATALOGUE, estimate_minutes, find, needs,
 from ncollapse.papers.experiment import expand, parse_only
 from ncollapse.runs.record import RunRecord
 from ncollapse.train import Recipe, optimiser
+from ncollapse.train.build import build_model, load_splits, make_loaders
 from ncollapse.train.distributed import World
-from ncollapse.train.feed import build_model, load_splits, make_feed
 from ncollapse.train.objective import Objective
 from ncollapse.train.step import EagerStep, SearchStep, Tally
 
@@ -228,7 +228,7 @@ def test_trains_a_step_on_toy_data(recipe, toys):
     few = None if recipe.data.per_class_counts is None else (1, 1, 2, 2, 3, 3, 4, 4, 5, 5)
     toy = recipe.override(
         data__name=f"npz:{toys / f'{classes}.npz'}",
-        data__image_size=None,
+        data__image_size=16 if recipe.model.name == "densenet121-small" else None,  # it halves four times
         data__channels=None,
         data__per_class_counts=few,
         data__long_tail=None if recipe.data.long_tail is None else 2.0,
@@ -242,16 +242,22 @@ def test_trains_a_step_on_toy_data(recipe, toys):
     if toy.optim.name == "lbfgs":  # its many evaluations of a large network would take half a minute
         toy = toy.override(model__name="mlp-small")
     world = World(0, 1, torch.device("cpu"))
-    feed = make_feed(toy, load_splits(toy, None), world)
-    model, _ = build_model(toy, feed, world)
+    loaders = make_loaders(toy, load_splits(toy, None), world)
+    model, _ = build_model(toy, loaders, world)
     solver = optimiser.make(toy.optim, model)
     objective = Objective(model, toy.loss.make(), toy.decays, precision="fp32", weight_decay=0.0, world=1)
     tally = Tally(world.device)
     step = (SearchStep if toy.optim.name == "lbfgs" else EagerStep)(objective, solver, toy.optim, tally)
     before = [p.detach().clone() for p in model.parameters()]
-    x, y = next(iter(feed.train.epoch(1)))
+    x, y = next(iter(loaders.train.epoch(1)))
     step(x, y, len(y))
     loss, finite = tally.read()
     assert finite == 1
     assert np.isfinite(loss)
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
+
+
+def test_the_densenet_of_bce_vs_ce_is_its_authors():
+    points = [p for p in find("bce-vs-ce/table-6").grid() if p.keys["model"] == "densenet121"]
+    assert points
+    assert {p.recipe.model.name for p in points} == {"densenet121-small"}

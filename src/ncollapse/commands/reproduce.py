@@ -88,7 +88,7 @@ def main(argv: list[str]) -> int:
         return show_list(args)
     if not args.experiments:
         raise ValueError("no experiment named; give ids such as bce-vs-ce/table-6, or --list")
-    from ncollapse.papers.catalogue import check_data
+    from ncollapse.papers.catalogue import require_data_folders
     from ncollapse.sweep.sweep import find_finished
 
     refuse_file(args.out, args.out)
@@ -100,7 +100,7 @@ def main(argv: list[str]) -> int:
     if args.dry_run:
         return show_plan(chosen, index, args)
     if args.engine != "ray":  # whose nodes may have the data where this one has not
-        check_data([p for c in chosen for p in c.points if not is_finished(args.out, p)], args.data_root)
+        require_data_folders([p for c in chosen for p in c.points if not is_finished(args.out, p)], args.data_root)
     records = run_all(chosen, index, args)
     return show_results(join_choices(chosen), records, args)
 

@@ -100,9 +100,7 @@ def parse(argv: list[str]) -> tuple[Args[Any], Recipe]:
     """Return the options, and the recipe with the changes they make, checked as a recipe file is."""
     start = _loosen(find_recipe(argv[0], argv[1:]))
     kind: Any = Args[type(start)]  # type: ignore[misc]
-    args: Args[Any] = parse_args(
-        kind, argv[1:], f"train {argv[0]}", pairs=True, default=Args(start, tyro.MISSING)
-    )
+    args: Args[Any] = parse_args(kind, argv[1:], f"train {argv[0]}", pairs=True, default=Args(start, tyro.MISSING))
     recipe = Recipe.from_dict(asdict(args.recipe))
     return args, apply_changes(recipe, {"epochs": args.epochs}, args.augmentation)
 
@@ -144,7 +142,11 @@ def _loosen(spec: Any, prefix: str = "") -> Any:
             value = _loosen(value, f"{dotted}.")
             kind: Any = type(value)
         else:
-            aliases = [f"--{short.replace('_', '-')}" for short, long in SHORT_NAMES.items() if short not in (long, "epochs") and long == dotted]
+            aliases = [
+                f"--{short.replace('_', '-')}"
+                for short, long in SHORT_NAMES.items()
+                if short not in (long, "epochs") and long == dotted
+            ]
             kind = Annotated[hints[item.name], tyro.conf.arg(help=texts[item.name], aliases=aliases)]
         values[item.name] = value
         kinds.append((item.name, kind))

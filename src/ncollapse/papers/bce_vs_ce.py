@@ -9,6 +9,8 @@ from typing import Any
 from ncollapse.papers.experiment import Experiment, Point, product
 
 MODELS = ("resnet18", "resnet50", "densenet121")
+NETWORKS = {"densenet121": "densenet121-small"}
+"""What the paper's names mean in its authors' code, where that is not the network usually called so."""
 OPTIMIZERS = ("sgd", "adamw")
 LOSSES = ("ce", "bce")
 AUGMENTS = ("DA1", "DA1+DA2")
@@ -35,7 +37,8 @@ def train_point(keys: dict[str, Any], **changes: Any) -> Point:
     from ncollapse.train import recipes
 
     setting = SETTINGS[keys["optimizer"], keys.get("augment")]
-    base = recipes.get(f"bce-vs-ce/{setting}", loss=keys["loss"], data=keys["data"], model=keys["model"])
+    model = NETWORKS.get(keys["model"], keys["model"])
+    base = recipes.get(f"bce-vs-ce/{setting}", loss=keys["loss"], data=keys["data"], model=model)
     return Point(keys, base.override(**changes))
 
 

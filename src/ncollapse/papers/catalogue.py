@@ -33,6 +33,7 @@ GIGA_OPERATIONS = {
     "resnet50": 1.31,
     "resnet101": 2.52,
     "densenet121": 0.90,
+    "densenet121-small": 0.057,
     "densenet161": 2.5,
     "vit-small": 1.4,
     "mlp-1024": 0.008,
@@ -112,8 +113,8 @@ def tell_state(points: list[Point], records: Sequence[RunRecord], data_root: Pat
     return "data missing" if len(missing) == len(wanted) else f"data missing ({', '.join(missing)})"
 
 
-def check_data(points: list[Point], data_root: Path | None) -> None:
-    """Raise what reading would raise where the folder of a data set is not there, before anything is run."""
+def require_data_folders(points: list[Point], data_root: Path | None) -> None:
+    """Raise the error that reading would raise if the folder of a data set is missing, before anything is run."""
     for name in needs(points):
         fault = _find_fault(name, data_root)
         if fault is not None:

@@ -68,24 +68,24 @@ def rebalance(record: RunRecord, data_root: str | Path | None, device: str | Non
     """Retrain the classifier of a finished run; accuracies before and after, and the decay and bound chosen."""
     from ncollapse.runs.checkpoint import unpack
     from ncollapse.train import Recipe
+    from ncollapse.train.build import build_model, load_splits, make_loaders
     from ncollapse.train.distributed import join
     from ncollapse.train.evaluate import Extractor
-    from ncollapse.train.feed import build_model, load_splits, make_feed
 
     recipe = Recipe.from_dict(record.config)
     world = join(device)
-    feed = make_feed(recipe, load_splits(recipe, data_root), world)
-    model, _ = build_model(recipe, feed, world)
+    loaders = make_loaders(recipe, load_splits(recipe, data_root), world)
+    model, _ = build_model(recipe, loaders, world)
     model.load_state_dict(unpack((record.path / "final.safetensors").read_bytes())[0])
     extract = Extractor(model, recipe.precision, world)
-    splits = {name: extract(batches) for name, batches in feed.measured.items()}
+    splits = {name: extract(batches) for name, batches in loaders.measured.items()}
     weight = model.head.weight.detach()
     bias = model.head.bias.detach() if model.head.bias is not None else weight.new_zeros(len(weight))
     before = {name: score(h, y, weight, bias) for name, (h, y) in splits.items()}
     held_out = "validation" if "validation" in splits else "train"
     best: dict[str, Any] = {}
     for decay, bound in itertools.product(DECAYS, BOUNDS):
-        w, b = retrain(splits["train"], weight, bias, recipe.loss.name, feed.counts, decay, bound, recipe.seed)
+        w, b = retrain(splits["train"], weight, bias, recipe.loss.name, loaders.counts, decay, bound, recipe.seed)
         after = {name: score(h, y, w, b) for name, (h, y) in splits.items()}
         if not best or after[held_out] > best["after"][held_out]:
             best = {"decay": decay, "bound": bound, "after": after}

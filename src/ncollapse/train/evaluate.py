@@ -18,7 +18,7 @@ from ncollapse.train.objective import autocast
 from ncollapse.train.step import Captured
 
 if TYPE_CHECKING:
-    from ncollapse.train.feed import Feed
+    from ncollapse.train.build import Loaders
 
 EVAL_BATCH = 2048
 
@@ -97,10 +97,10 @@ def measure_correct(features: Tensor, labels: Tensor, head: Any) -> dict[str, An
 
 
 @torch.no_grad()
-def measure_classes(features: Tensor, labels: Tensor, head: Any, feed: Feed) -> dict[str, Any]:
+def measure_classes(features: Tensor, labels: Tensor, head: Any, loaders: Loaders) -> dict[str, Any]:
     """Every class's name, number of training samples, accuracy, precision and F1, and their means over classes."""
-    found = describe_classes(head(features).argmax(1), labels, feed.num_classes)
-    return {"names": list(feed.classes), "train_counts": list(feed.counts), **found}
+    found = describe_classes(head(features).argmax(1), labels, loaders.num_classes)
+    return {"names": list(loaders.classes), "train_counts": list(loaders.counts), **found}
 
 
 def shorten(measurement: dict[str, Any]) -> dict[str, Any]:

@@ -116,6 +116,8 @@ class LossSpec:
     """MSE of mse-landscape: the target of the own class."""
     label_smoothing: float | None = None
     """Cross-entropy and BCE: smooth the targets by this much."""
+    class_reduction: Literal["sum", "mean"] | None = None
+    """MSE: sum over the classes, as in the theorems (default), or mean, as in the code of two of the papers."""
 
     def __post_init__(self) -> None:
         self.make()
@@ -300,10 +302,9 @@ class Recipe:
     def with_epochs(self, epochs: int) -> Recipe:
         """A copy for another number of epochs, whose schedule is stretched or shortened in proportion.
 
-        >>> from ncollapse.train import recipes
-        >>> recipe = recipes.get("bce-vs-ce/setting-1")
-        >>> recipe.optim.epochs, recipe.schedule.period, recipe.with_epochs(50).schedule.period
-        (100, 30, 15)
+        >>> recipe = Recipe(schedule=ScheduleSpec("step", period=30))
+        >>> recipe.optim.epochs, recipe.with_epochs(50).schedule.period
+        (100, 15)
         """
         if epochs < 1:
             raise ValueError(f"epochs: expected at least 1, got {epochs}")
@@ -313,8 +314,11 @@ class Recipe:
         return self.override(optim__epochs=epochs, schedule__milestones=milestones, schedule__period=period)
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values."""
-        return dict(json.loads(json.dumps(asdict(self))))
+        """Nested plain values. Fields added later appear only when set, so that earlier records still compare equal."""
+        content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        if self.loss.class_reduction is None:
+            del content["loss"]["class_reduction"]
+        return content
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1)
