@@ -16,8 +16,7 @@ from ncollapse.features import Extracted, extract, plain_order, split_batch
 from ncollapse.metrics import Measurement, measure
 from ncollapse.metrics.curves import draw_curves
 from ncollapse.metrics.flat import flatten
-from ncollapse.theory import Certificate, Prediction, Problem
-from ncollapse.theory.posed import certify_posed, predict_posed
+from ncollapse.theory import Certificate, Prediction, Problem, certify_if_known, predict_if_known
 
 PREDICTED = ("positive_score", "negative_score", "bias", "weight_energy", "feature_energy", "objective")
 
@@ -71,7 +70,7 @@ class Monitor:
             raise TypeError(f"problem: expected an ncollapse.Problem, got {type(self.problem).__name__}")
         rank, size = _find_place()
         self.batches = plain_order(self.loader, self.samples, self.seed, rank, size)
-        self.prediction = predict_posed(self.problem)
+        self.prediction = predict_if_known(self.problem)
 
     def __enter__(self) -> Monitor:
         """Measure the untrained model, so that what does not fit is known before an epoch is spent."""
@@ -96,7 +95,7 @@ class Monitor:
         began = time.perf_counter()
         found = self.extract()
         measured = measure(found.features, found.labels, head=found.head, problem=self.problem)
-        certificate = certify_posed(found.features, found.labels, found.head, self.problem)
+        certificate = certify_if_known(found.features, found.labels, found.head, self.problem)
         seconds = time.perf_counter() - began
         self.history.append(Observation(self.epoch, measured, certificate, self.prediction, seconds))
         if self.log is not None:

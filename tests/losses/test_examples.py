@@ -9,7 +9,11 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "module", ["losses.functional", "losses.modules", "losses.contrastive", "losses.rescaling", "heads", "frames"]
+    "module",
+    [
+        *("losses.base", "losses.binary_cross_entropy", "losses.contrastive_check", "losses.cross_entropy"),
+        *("losses.focal", "losses.label_smoothing", "losses.mse", "losses.one_logit", "heads", "frames"),
+    ],
 )
 def test_docstring_examples(module):
     result = doctest.testmod(importlib.import_module(f"ncollapse.{module}"))

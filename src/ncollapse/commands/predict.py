@@ -12,7 +12,7 @@ import tyro
 from ncollapse import console
 from ncollapse.theory import Prediction, predict
 
-LOSS_PARAMS = ("gamma", "alpha", "kappa", "beta", "M", "label_smoothing")
+LOSS_PARAMS = ("gamma", "alpha", "kappa", "beta", "M", "label_smoothing", "class_reduction")
 MEANINGS = {
     "positive_score": "w_k . h of the own class",
     "negative_score": "w_j . h of the other classes",
@@ -81,6 +81,8 @@ class Args:
     """Of rescaled MSE, with --alpha."""
     label_smoothing: float | None = None
     """Of ce and bce."""
+    class_reduction: Literal["sum", "mean"] | None = None
+    """Of mse: sum over the classes (default) or mean."""
     method: Literal["closed", "numerical"] = "closed"
     """numerical: minimise, where no closed form is known."""
     sensitivity: bool = False

@@ -91,7 +91,11 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class LossSpec:
-    """Which loss; what is None takes the loss's own default."""
+    """Which loss; a parameter that is None takes the loss's own default.
+
+    class_reduction: of mse, "sum" over the classes (the default, as in the theorems) or "mean" (as in the code of
+    mse-landscape and all-losses).
+    """
 
     name: str = "ce"
     gamma: float | None = None
@@ -100,6 +104,7 @@ class LossSpec:
     beta: float | None = None
     M: float | None = None
     label_smoothing: float | None = None
+    class_reduction: Literal["sum", "mean"] | None = None
 
     def __post_init__(self) -> None:
         self.make()
@@ -285,8 +290,11 @@ class Recipe:
         return self.override(optim__epochs=epochs, schedule__milestones=milestones, schedule__period=period)
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values."""
-        return dict(json.loads(json.dumps(asdict(self))))
+        """Nested plain values. Fields added later appear only when set, so that earlier records still compare equal."""
+        content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        if self.loss.class_reduction is None:
+            del content["loss"]["class_reduction"]
+        return content
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1)
