@@ -185,9 +185,9 @@ def summarise_runs(records: Sequence[RunRecord]) -> str:
         seeds[found.records[0].run_id] = max(len(found.records), seeds.get(found.records[0].run_id, 0))
     several = sum(number > 1 for number in seeds.values())
     return (
-        f"{count(len(records), 'run')}: {said}. They took {sum(minutes):.0f} GPU minutes of wall clock in all, those that"
-        f" shared the GPU counted apart. Of the {len(seeds)} configurations that are judged, {several} have more than one"
-        f" seed, {statistics.fmean(seeds.values()):.2f} in the mean."
+        f"{count(len(records), 'run')}: {said}. They took {sum(minutes):.0f} GPU minutes of wall clock in all, those"
+        f" that shared the GPU counted apart. Of the {len(seeds)} configurations that are judged, {several} have more"
+        f" than one seed, {statistics.fmean(seeds.values()):.2f} in the mean."
     )
 
 

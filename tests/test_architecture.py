@@ -12,9 +12,9 @@ import ncollapse
 
 ROOT = Path(ncollapse.__file__).parent
 LEVELS = {
-    0: ("frames", "heads", "losses", "metrics", "theory", "console", "output", "grammar"),
-    1: ("runs", "data", "models", "features", "train", "monitoring", "checkpoints", "metrics.streaming"),
-    2: ("sweep", "compare", "papers", "report", "integrations", "commands", "cli", "__main__"),
+    0: ("frames", "heads", "losses", "metrics", "theory", "console", "output", "grammar", "processes"),
+    1: ("runs", "data", "models", "features", "train", "checkpoints", "metrics.streaming"),
+    2: ("sweep", "compare", "papers", "report", "monitoring", "integrations", "commands", "cli", "__main__"),
 }
 LEVEL_OF = {part: level for level, parts in LEVELS.items() for part in parts}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

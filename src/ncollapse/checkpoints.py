@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ncollapse import data
+from ncollapse.data import EvalLoader
+from ncollapse.data.normalisation import Normalisation, choose_normalisation
 from ncollapse.features import extract
 from ncollapse.metrics import Measurement, measure
 from ncollapse.models import Network, create
@@ -25,10 +27,11 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Checkpoint(NamedTuple):
-    """A measurement, and the names in the file of weights that the network does not have."""
+    """A measurement, the names in the file of weights that the network lacks, and how pixels were normalised."""
 
     measurement: Measurement
     unexpected: tuple[str, ...]
+    normalisation: Normalisation
 
 
 def measure_checkpoint(
@@ -41,25 +44,30 @@ def measure_checkpoint(
     layer: str | None = None,
     image_size: int | None = None,
     channels: int | None = None,
+    normalise: str = "auto",
     device: str | torch.device | None = None,
 ) -> Checkpoint:
-    """Measure a network with these weights on a data set, un-augmented and normalised as in our recipes.
+    """Measure a network with these weights on a data set, without augmentation.
 
     model: "package.module:factory" (called with num_classes if it takes that or any keyword), "timm:NAME",
     "torchvision:NAME" or one of `ncollapse.models.NAMES`. weights: safetensors, a state dict of torch's, or the index
-    of their shards.
+    of their shards. normalise: see `ncollapse.data.normalisation.choose_normalisation`; it has to be what the network
+    was trained with.
     """
     samples = data.load(dataset, root, split)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    batches = data.eval_loader(
-        samples,
-        512,
-        normalise=data.NORMALISATION.get(dataset),
-        image_size=image_size,
-        channels=channels,
-        device=place,
-    )
+
+    def read(chosen: Normalisation | None) -> EvalLoader:
+        pixels = None if chosen is None else (chosen.mean, chosen.std)
+        form = {"image_size": image_size, "channels": channels, "device": place}
+        return data.eval_loader(samples, 512, normalise=pixels, **form)
+
+    chosen = None if normalise == "model" else choose_normalisation(normalise, dataset)
+    batches = read(chosen)
     network = build(model, samples.num_classes, batches.shape)
+    if chosen is None:
+        chosen = choose_normalisation(normalise, dataset, network)
+        batches = read(chosen)
     unexpected = fill(network, weights)
     try:
         found = extract(network.to(place), batches, layer=layer)
@@ -70,7 +78,7 @@ def measure_checkpoint(
             f"model: {model} cannot be run on inputs of {dataset}, of shape {list(batches.shape)}: "
             f"{type(error).__name__}: {error}"
         ) from error
-    return Checkpoint(measure(found.features, found.labels, head=found.head), unexpected)
+    return Checkpoint(measure(found.features, found.labels, head=found.head), unexpected, chosen)
 
 
 def in_forward(error: Exception) -> bool:

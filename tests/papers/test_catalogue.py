@@ -12,8 +12,8 @@ from ncollapse.papers.catalogue import CATALOGUE, estimate_minutes, find, needs,
 from ncollapse.papers.experiment import expand, parse_only
 from ncollapse.runs.record import RunRecord
 from ncollapse.train import Recipe, optimiser
+from ncollapse.train.build import build_model, load_splits, make_loaders
 from ncollapse.train.distributed import World
-from ncollapse.train.feed import build_model, load_splits, make_feed
 from ncollapse.train.objective import Objective
 from ncollapse.train.step import EagerStep, SearchStep, Tally
 
@@ -242,14 +242,14 @@ def test_trains_a_step_on_toy_data(recipe, toys):
     if toy.optim.name == "lbfgs":  # its many evaluations of a large network would take half a minute
         toy = toy.override(model__name="mlp-small")
     world = World(0, 1, torch.device("cpu"))
-    feed = make_feed(toy, load_splits(toy, None), world)
-    model, _ = build_model(toy, feed, world)
+    loaders = make_loaders(toy, load_splits(toy, None), world)
+    model, _ = build_model(toy, loaders, world)
     solver = optimiser.make(toy.optim, model)
     objective = Objective(model, toy.loss.make(), toy.decays, precision="fp32", weight_decay=0.0, world=1)
     tally = Tally(world.device)
     step = (SearchStep if toy.optim.name == "lbfgs" else EagerStep)(objective, solver, toy.optim, tally)
     before = [p.detach().clone() for p in model.parameters()]
-    x, y = next(iter(feed.train.epoch(1)))
+    x, y = next(iter(loaders.train.epoch(1)))
     step(x, y, len(y))
     loss, finite = tally.read()
     assert finite == 1

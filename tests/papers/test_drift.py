@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ncollapse.papers.catalogue import get_experiment
 from ncollapse.papers.experiment import expand
 from ncollapse.papers.matching import match
 from ncollapse.runs.identity import point_key
@@ -60,7 +59,9 @@ def text():
 
 def pick(decay):
     """The point of table 10."""
-    (point,) = expand(find("bce-vs-ce/table-10"), {"loss": ("ce",), "optimizer": ("adamw",), "bias_decay": (decay,)})
+    (point,) = expand(
+        get_experiment("bce-vs-ce/table-10"), {"loss": ("ce",), "optimizer": ("adamw",), "bias_decay": (decay,)}
+    )
     return point
 
 

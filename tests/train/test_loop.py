@@ -22,8 +22,8 @@ from ncollapse.runs.folder import RunFolder
 from ncollapse.theory import predict
 from ncollapse.train import Diverged, Recipe, recipes, run
 from ncollapse.train.backend import switches
+from ncollapse.train.build import load_splits
 from ncollapse.train.distributed import World
-from ncollapse.train.feed import load_splits
 from ncollapse.train.loop import measure_split, prepare
 from ncollapse.train.schedule import rate_at
 
@@ -434,7 +434,7 @@ def test_every_recipe_builds_and_trains_a_step(name, toy, tmp_path):
     recipe = recipe.override(**changes)
     ready = prepare(recipe, RunFolder(tmp_path), World(0, 1, torch.device("cpu")), None, None, None)
     before = {key: value.clone() for key, value in ready.model.named_parameters()}
-    x, y = next(iter(ready.feed.train.epoch(1)))
+    x, y = next(iter(ready.loaders.train.epoch(1)))
     ready.step(x, y, len(x))
     loss, finite = ready.tally.read()
     assert finite == 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from ncollapse.commands.options import parse_args
 from ncollapse.output import refuse_file
 
 if TYPE_CHECKING:
@@ -71,12 +72,7 @@ class Args:
 
 def main(argv: list[str]) -> int:
     """Parse, run, print; 0 if every run asked for is finished, 1 if one failed or is not finished."""
-    args = tyro.cli(
-        Args,
-        args=join_repeated(argv, "--only"),
-        prog="ncollapse reproduce",
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    args = parse_args(Args, join_repeated(argv, "--only"), "reproduce")
     if args.list:
         return print_list(args)
     if not args.experiments:

@@ -31,15 +31,15 @@ def compare(
     A run that fails is recorded with its reason while the others go on; an interrupt leaves folders that the same call
     continues.
     """
-    check_data(recipes, Path(out), options.get("data_root"))
+    load_unfinished_data(recipes, Path(out), options.get("data_root"))
     records = sweep(recipes, out, progress=progress, **options)
     return records, compare_runs(records)
 
 
-def check_data(recipes: Sequence[Recipe], out: Path, data_root: str | Path | None) -> None:
-    """Load the data of unfinished runs once before any starts: a wrong file is one error, not one for each run."""
-    from ncollapse.data.choose import check_form
-    from ncollapse.train.feed import load_splits
+def load_unfinished_data(recipes: Sequence[Recipe], out: Path, data_root: str | Path | None) -> None:
+    """Load the data of unfinished runs once before any starts, so that a wrong file is one error, not one for each."""
+    from ncollapse.data.loader_factory import check_form
+    from ncollapse.train.build import load_splits
 
     waiting = [r for r in recipes if read_run(out / r.run_id).status != "finished"]
     for recipe in {json.dumps(asdict(r.data)): r for r in waiting}.values():

@@ -144,9 +144,9 @@ UNSTATED_3 = (
 MIXED = (
     "Table 5 prints a mixing probability of 0.8 for DA2. The authors' code mixes every batch by default, and only that"
     " gives the printed numbers: ResNet18 on CIFAR100 with SGD, CE, has rho 138.4 with probability 1.0 and 149.5 with"
-    " 0.8 (printed 138.8), training accuracy 88.13 and 92.54 (88.26), uniform training accuracy 73.43 and 79.19 (73.67);"
-    " BCE has rho 163.5 and 180.4 (163.7), training accuracy 87.88 and 92.83 (88.56), s_pos 3.44 and 3.72 (3.42), s_neg"
-    " -3.19 and -3.37 (-3.22), b 2.895 and 2.88 (2.89).",
+    " 0.8 (printed 138.8), training accuracy 88.13 and 92.54 (88.26), uniform training accuracy 73.43 and 79.19"
+    " (73.67); BCE has rho 163.5 and 180.4 (163.7), training accuracy 87.88 and 92.83 (88.56), s_pos 3.44 and 3.72"
+    " (3.42), s_neg -3.19 and -3.37 (-3.22), b 2.895 and 2.88 (2.89).",
 )
 CORRECT_ONLY = (
     "Table 2 is of the correctly classified test samples, though Eqs. 49 and 50 sum over all. ResNet18, CIFAR100, SGD,"
@@ -158,12 +158,12 @@ CORRECT_ONLY = (
 UNSTATED_4 = (
     "Two stages after Alshammari et al. 2022: a network, then its classifier re-balanced on frozen features with a"
     " class-balanced loss, decay and a bound on its norms (MaxNorm).",
-    "protocol printed: ResNet32, as the paper says. Learning rate (0.01), schedule (cosine), augmentation, epochs, batch"
-    " size and the grids of decays and bounds are not stated and are our choice, and so is what they are chosen by: a"
-    " tenth of every class, held out before the tail is drawn. The tail of factor 100 then has 450 to 4 samples a class,"
-    " where CIFAR100-LT has 500 to 5.",
-    "protocol cited: the public code of Alshammari et al. has ResNet34, batch 64, 320 epochs, decay 5e-3, crop and flip,"
-    " and in the second stage decay 0.1 and MaxNorm 0.1, each stage ending with its best epoch on the test set.",
+    "protocol printed: ResNet32, as the paper says. Learning rate (0.01), schedule (cosine), augmentation, epochs,"
+    " batch size and the grids of decays and bounds are not stated and are our choice, and so is what they are chosen"
+    " by: a tenth of every class, held out before the tail is drawn. The tail of factor 100 then has 450 to 4 samples a"
+    " class, where CIFAR100-LT has 500 to 5.",
+    "protocol cited: the public code of Alshammari et al. has ResNet34, batch 64, 320 epochs, decay 5e-3, crop and"
+    " flip, and in the second stage decay 0.1 and MaxNorm 0.1, each stage ending with its best epoch on the test set.",
 )
 UNEQUAL = (
     "MNIST's classes are not of equal size (5421 to 6742), so NC2 and NC3 level off above zero, where the optimum for"
@@ -176,10 +176,10 @@ UNSETTLED = (
     " -0.6386 ± 0.3574 for ResNet18; ours are -0.6484 ± 0.3938, with an NC3 of 0.18.",
 )
 SLOW_BIAS = (
-    "AdamW moves a bias by at most about its learning rate a step: 0.47 an epoch at first, half of that on average. That"
-    " is about 9 in 40 epochs and 14 in 60, so runs cut short end before a bias that starts far away has settled. Under"
-    " CE the mean of the bias is changed by its decay alone, and at lambda_b = 0 by nothing: the biases printed for 5e-5"
-    " and 5e-6 are how far AdamW had come after 100 epochs, not optima, and the first varies by 4 % over seeds"
+    "AdamW moves a bias by at most about its learning rate a step: 0.47 an epoch at first, half of that on average."
+    " That is about 9 in 40 epochs and 14 in 60, so runs cut short end before a bias that starts far away has settled."
+    " Under CE the mean of the bias is changed by its decay alone, and at lambda_b = 0 by nothing: the biases printed"
+    " for 5e-5 and 5e-6 are how far AdamW had come after 100 epochs, not optima, and the first varies by 4 % over seeds"
     " (theory.md, Sec. 7).",
 )
 

@@ -71,7 +71,7 @@ def expand(
     epochs: int | None = None,
     **changes: Any,
 ) -> list[Point]:
-    """The points of an experiment that pass the filter, for seeds 0 to `seeds` - 1 and with `epochs` instead of its own.
+    """The points of an experiment that pass the filter, for seeds 0 to `seeds` - 1 and with `epochs`, if given.
 
     `changes` to the recipes (measure_every, precision) are made unless they are None. If the grid has no seeds itself,
     the filter may name them. Shortened runs keep the shape of their schedule: the epochs at which the rate changes

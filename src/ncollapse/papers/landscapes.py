@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-
 CLASSES = 10
 PANELS: dict[str, tuple[str, dict[str, float]]] = {
     "MSE": ("mse", {}),

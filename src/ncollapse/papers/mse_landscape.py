@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -147,7 +148,7 @@ def rescaling_helps(runs: Runs) -> list[Claim]:
         mine = sorted((keys[axis], record) for keys, record in runs if keys.get(other) == 1.0 and axis in keys)
         for field, sign, what in (("train.nc1", -1, "lowers NC1"), ("test.accuracy", 1, "raises test accuracy")):
             values = [record.final(field) for _, record in mine]
-            steps = [sign * (b - a) > 0 for a, b in zip(values, values[1:])]
+            steps = [sign * (b - a) > 0 for a, b in itertools.pairwise(values)]
             detail = ", ".join(f"{value:.4g}" for value in values)
             found.append(Claim(f"a larger {axis} {what}", all(steps) if steps else None, detail if steps else ""))
     return found

@@ -74,22 +74,22 @@ def rebalance(record: RunRecord, data_root: str | Path | None, device: str | Non
     """Retrain the classifier of a finished run; accuracies before and after, and the decay and bound chosen."""
     from ncollapse.runs.checkpoint import unpack
     from ncollapse.train import Recipe
+    from ncollapse.train.build import build_model, load_splits, make_loaders
     from ncollapse.train.distributed import join
     from ncollapse.train.evaluate import Extractor
-    from ncollapse.train.feed import build_model, load_splits, make_feed
 
     recipe = Recipe.from_dict(record.config)
     world = join(device)
-    feed = make_feed(recipe, load_splits(recipe, data_root), world)
-    model, _ = build_model(recipe, feed, world)
+    loaders = make_loaders(recipe, load_splits(recipe, data_root), world)
+    model, _ = build_model(recipe, loaders, world)
     cited = recipe.data.validation == 0
     weights = "best.safetensors" if cited and (record.path / "best.safetensors").is_file() else "final.safetensors"
     model.load_state_dict(unpack((record.path / weights).read_bytes())[0])
     extract = Extractor(model, recipe.precision, world)
-    splits = {name: extract(batches) for name, batches in feed.measured.items()}
+    splits = {name: extract(batches) for name, batches in loaders.measured.items()}
     weight = model.head.weight.detach()
     bias = model.head.bias.detach() if model.head.bias is not None else weight.new_zeros(len(weight))
-    stage = Stage(splits, weight, bias, recipe.loss.name, feed.counts, recipe.seed)
+    stage = Stage(splits, weight, bias, recipe.loss.name, loaders.counts, recipe.seed)
     return {"before": stage.score(weight, bias), **(retrain_as_cited(stage) if cited else retrain_as_printed(stage))}
 
 

@@ -21,7 +21,6 @@ from ncollapse.report.page import Report, lay_section, write_page
 from ncollapse.report.panels import Figure, Panel, build, escape
 from ncollapse.report.style import FAINT, SEQUENTIAL
 from ncollapse.report.tables import Cell, Table, tabulate_runs
-from ncollapse.runs.record import RunRecord
 
 SHOWN = {
     *("train.nc1", "train.nc2", "train.nc3", "certificate.relative_gap"),

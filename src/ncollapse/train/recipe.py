@@ -277,10 +277,9 @@ class Recipe:
     def with_epochs(self, epochs: int) -> Recipe:
         """A copy for another number of epochs, whose schedule is stretched or shortened in proportion.
 
-        >>> from ncollapse.train import recipes
-        >>> recipe = recipes.get("bce-vs-ce/setting-1")
-        >>> recipe.optim.epochs, recipe.schedule.period, recipe.with_epochs(50).schedule.period
-        (100, 30, 15)
+        >>> recipe = Recipe(schedule=ScheduleSpec("step", period=30))
+        >>> recipe.optim.epochs, recipe.with_epochs(50).schedule.period
+        (100, 15)
         """
         if epochs < 1:
             raise ValueError(f"epochs: must be at least 1, got {epochs}")

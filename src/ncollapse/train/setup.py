@@ -16,9 +16,9 @@ from ncollapse.runs import checkpoint
 from ncollapse.runs.folder import RunFolder
 from ncollapse.theory import Problem
 from ncollapse.train import optimiser
+from ncollapse.train.build import Loaders, build_model, load_splits, make_loaders
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor
-from ncollapse.train.feed import Feed, build_model, load_splits, make_feed
 from ncollapse.train.objective import Objective
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.state import restore, tensors_of
@@ -35,7 +35,7 @@ class Training:
     recipe: Recipe
     folder: RunFolder
     world: World
-    feed: Feed
+    loaders: Loaders
     model: Network
     problem: Problem | None
     optimiser: torch.optim.Optimizer
@@ -74,11 +74,11 @@ def prepare(
         raise ValueError("optim.name = 'lbfgs' runs in one process: its line search needs the whole batch")
     graph = cuda and not searches and world.size == 1 if graph is None else graph
 
-    feed = make_feed(recipe, load_splits(recipe, data_root), world)
-    model, problem = build_model(recipe, feed, world)
+    loaders = make_loaders(recipe, load_splits(recipe, data_root), world)
+    model, problem = build_model(recipe, loaders, world)
     if compile is None:
         alone = threading.current_thread() is threading.main_thread()
-        compile = graph and alone and recipe.optim.epochs * feed.train.steps >= COMPILE_FROM_STEPS
+        compile = graph and alone and recipe.optim.epochs * loaders.train.steps >= COMPILE_FROM_STEPS
     objective = Objective(
         model,
         recipe.loss.make().to(world.device),
@@ -98,11 +98,11 @@ def prepare(
     start = {name: tensor.clone() for name, tensor in tensors_of(model, solver).items()}
     model.train()
     if graph:
-        sizes = {len(y): (x, y) for x, y in (feed.train.prepare(1, i) for i in {0, feed.train.steps - 1})}
+        sizes = {len(y): (x, y) for x, y in (loaders.train.prepare(1, i) for i in {0, loaders.train.steps - 1})}
         step: EagerStep = GraphStep(minimised, solver, recipe.optim, tally, list(sizes.values()), pool)
     else:
         step = (SearchStep if searches else EagerStep)(minimised, solver, recipe.optim, tally)
-    training = Training(recipe, folder, world, feed, model, problem, solver, step, tally, extract, started=started)
+    training = Training(recipe, folder, world, loaders, model, problem, solver, step, tally, extract, started=started)
 
     saved = checkpoint.read_latest(folder.checkpoints) if world.first else None
     values = world.share(lambda: {} if saved is None else saved.values)

@@ -26,7 +26,7 @@ def seed_stream(seed: int, epoch: int, purpose: str) -> Generator:
     return Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
-class Plan:
+class EpochDraws:
     """Order, crops, flips, angles and mixing of every sample and batch of one epoch."""
 
     def __init__(

@@ -8,9 +8,11 @@ from weakref import WeakKeyDictionary
 
 from ncollapse.data.augment import Augment
 from ncollapse.data.dataset import Dataset
-from ncollapse.data.folders import FolderDataset, decode
+from ncollapse.data.decoding import decode
+from ncollapse.data.folders import FolderDataset
+from ncollapse.data.images import NO_PILLOW
 from ncollapse.data.loader import DeviceLoader, EvalLoader
-from ncollapse.data.stream import NO_PILLOW, FolderEvalLoader, FolderLoader
+from ncollapse.data.stream import FolderEvalLoader, FolderLoader
 
 RESIDENT_BYTES = 8 << 30
 CENTRE = {"imagenet": 224 / 256}

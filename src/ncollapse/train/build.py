@@ -1,4 +1,4 @@
-"""From a recipe to its samples, its loaders and its network."""
+"""Build what a recipe describes: the splits of its data, the loaders and the network."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _seeding = threading.Lock()
 
 
 def load_splits(recipe: Recipe, root: str | Path | None) -> dict[str, Samples]:
-    """Read, hold out the validation share, take the subset, shuffle labels: in this order, each seeded.
+    """Read the data, hold out the validation share, take the subset and shuffle labels, in this order and seeded.
 
-    Arrays of the user's without a test split give a fifth of each class for it, the same for every run.
+    If the user's arrays have no test split, a fifth of each class is held out as one, the same for every run.
     """
     spec = recipe.data
     train, splits = load(spec.name, root, "train"), {}
@@ -50,28 +50,28 @@ def load_splits(recipe: Recipe, root: str | Path | None) -> dict[str, Samples]:
 
 @contextmanager
 def naming(key: str) -> Iterator[None]:
-    """What is refused in here is said of a key of the recipe."""
+    """Prefix a ValueError raised in this block with the key of the recipe that caused it."""
     try:
         yield
     except ValueError as error:
         raise ValueError(f"{key}: {error}") from error
 
 
-def check_data(recipe: Recipe, root: str | Path | None) -> None:
-    """Raise what reading would raise where files are not there; nothing is read as long as they are."""
+def require_data_files(recipe: Recipe, root: str | Path | None) -> None:
+    """Raise the error that reading would raise if files of the data set are missing; otherwise read nothing."""
     files = list_files(recipe.data.name, root)
     if not all(file.exists() or Path(str(file).removesuffix(".gz")).exists() for file in files):
         load_splits(recipe, root)
 
 
 def load(name: str, root: str | Path | None, split: str) -> Any:
-    """`data.load`; what it returns is in memory or in files, and every subset keeps that."""
+    """`data.load` with a loose type, since a subset of either kind of data set has the kind of the whole."""
     return data.load(name, root, split)
 
 
 @dataclass(frozen=True)
-class Feed:
-    """Training batches, and every split in order for measuring."""
+class Loaders:
+    """The training batches, and the batches of every split in order for measuring."""
 
     train: data.DeviceLoader | data.FolderLoader
     measured: Mapping[str, Batches]
@@ -80,8 +80,8 @@ class Feed:
     shape: tuple[int, ...]
 
 
-def make_feed(recipe: Recipe, splits: dict[str, Samples], world: World) -> Feed:
-    """Loaders, in the precision and layout the network wants; samples that fit stay on the device."""
+def make_loaders(recipe: Recipe, splits: dict[str, Samples], world: World) -> Loaders:
+    """Make the loaders, in the precision and memory layout of the network; samples that fit stay on the device."""
     cuda = world.device.type == "cuda"
     form: dict[str, Any] = {
         "normalise": data.NORMALISATION.get(recipe.data.name),
@@ -101,25 +101,25 @@ def make_feed(recipe: Recipe, splits: dict[str, Samples], world: World) -> Feed:
         splits["train"], recipe.optim.batch_size, augment=recipe.augment, seed=recipe.seed, drop_last=False, **form
     )
     measured = {name: data.eval_loader(part, split_evenly(len(part)), **form) for name, part in splits.items()}
-    return Feed(loader, measured, counts, train.num_classes, loader.shape)
+    return Loaders(loader, measured, counts, train.num_classes, loader.shape)
 
 
-def build_model(recipe: Recipe, feed: Feed, world: World) -> tuple[Network, Problem | None]:
-    """The seeded network on its device, and the theory's problem it will solve where there is one."""
+def build_model(recipe: Recipe, loaders: Loaders, world: World) -> tuple[Network, Problem | None]:
+    """Make the seeded network on its device, and the problem of the theory that its training solves, if there is one."""
     spec = recipe.model
-    if len(feed.shape) != 3 and not spec.name.startswith("mlp"):
+    if len(loaders.shape) != 3 and not spec.name.startswith("mlp"):
         raise ValueError(
             f"model.name = {spec.name!r} takes images, but a sample of data.name = {recipe.data.name!r} has the shape "
-            f"{list(feed.shape)}: use an mlp"
+            f"{list(loaders.shape)}: use an mlp"
         )
-    counts = {"num_classes": feed.num_classes, "class_counts": feed.counts}
-    channels, size = (feed.shape[0], feed.shape[-1]) if len(feed.shape) == 3 else (feed.shape[0], 1)
+    counts = {"num_classes": loaders.num_classes, "class_counts": loaders.counts}
+    channels, size = (loaders.shape[0], loaders.shape[-1]) if len(loaders.shape) == 3 else (loaders.shape[0], 1)
     theory = naming("model.bias_init = 'theory'") if spec.bias_init == "theory" else nullcontext()
     with theory, _seeding, torch.random.fork_rng(devices=[]):  # the global generator belongs to the whole process
         torch.default_generator.manual_seed(recipe.seed)  # torch.manual_seed would set the GPUs' too, for good
         model = create(
             spec.name,
-            feed.num_classes,
+            loaders.num_classes,
             in_channels=channels,
             image_size=size,
             feature_dim=spec.feature_dim,
@@ -131,10 +131,10 @@ def build_model(recipe: Recipe, feed: Feed, world: World) -> tuple[Network, Prob
             stem=spec.stem,
             weights=spec.weights,
         )
-    if spec.bias_init == "theory" and model.num_features < feed.num_classes:
+    if spec.bias_init == "theory" and model.num_features < loaders.num_classes:
         raise ValueError(
             f"model.bias_init = 'theory' needs as many features as classes: {spec.name} has {model.num_features}, "
-            f"{recipe.data.name} has {feed.num_classes} classes"
+            f"{recipe.data.name} has {loaders.num_classes} classes"
         )
     if world.device.type == "cuda":
         model.to(world.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -20,10 +20,10 @@ def count_steps(count: int, batch_size: int, *, drop_last: bool, rank: int, worl
     return count // batch_size if drop_last else -(-count // batch_size)
 
 
-def share_rows(count: int, batch_size: int, *, rank: int, world_size: int) -> Tensor:
+def shard_rows(count: int, batch_size: int, *, rank: int, world_size: int) -> Tensor:
     """The rows that one process goes through in order: a contiguous share, the shares in order being the whole.
 
-    >>> share_rows(5, 2, rank=1, world_size=2).tolist()
+    >>> shard_rows(5, 2, rank=1, world_size=2).tolist()
     [3, 4]
     """
     if batch_size < 1:
