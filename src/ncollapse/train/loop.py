@@ -27,7 +27,7 @@ from ncollapse.train import optimiser
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.build import require_data_files
 from ncollapse.train.distributed import join
-from ncollapse.train.evaluate import describe_split, measure_correct, measure_split, shorten
+from ncollapse.train.evaluate import describe_split, measure_classes, measure_correct, measure_split, shorten
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.schedule import rate_at
 from ncollapse.train.setup import Training, prepare
@@ -273,6 +273,8 @@ def _finish(run: Training) -> dict[str, Any]:
             summary["certificate"] = _certificate(run, features, labels)
         if name == "test":
             summary["test_correct"] = measure_correct(features, labels, run.model.head)
+        if name != "train":
+            summary[f"{name}_by_class"] = measure_classes(features, labels, run.model.head, run.loaders)
         if name != "validation":
             arrays |= figures
     steps_per_s = run.epoch * run.loaders.train.steps / run.elapsed
