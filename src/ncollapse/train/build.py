@@ -110,7 +110,7 @@ def make_loaders(recipe: Recipe, splits: dict[str, Samples], world: World) -> Lo
 
 
 def build_model(recipe: Recipe, loaders: Loaders, world: World) -> tuple[Network, Problem | None]:
-    """Make the seeded network on its device, and the problem of the theory that its training solves, if there is one."""
+    """Make the seeded network on its device, and the theory's problem that its training solves, if there is one."""
     spec = recipe.model
     if len(loaders.shape) != 3 and not (spec.name.startswith("mlp") or is_factory(spec.name)):
         raise ValueError(

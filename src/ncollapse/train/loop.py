@@ -29,6 +29,7 @@ from ncollapse.train.build import require_data_files
 from ncollapse.train.distributed import join
 from ncollapse.train.evaluate import describe_split, measure_classes, measure_correct, measure_split, shorten
 from ncollapse.train.recipe import Recipe
+from ncollapse.train.recover import recover_finished, selection_split, warn_of_restart
 from ncollapse.train.schedule import rate_at
 from ncollapse.train.setup import Training, prepare
 from ncollapse.train.state import tensors_of, values_of
@@ -105,6 +106,10 @@ def run(
         try:
             with switches(world.device, recipe.precision, deterministic), own_stream(world.device):
                 training = prepare(recipe, folder, world, data_root, compile, graph)
+                recovered = recover_finished(training, measure_splits)
+                if world.first and not recovered:
+                    warn_of_restart(training)
+                    folder.cut_history(training.epoch)
                 return _train(training, progress, tuple(trackers))
         except _Stop as stop:
             raise stop.cause from None
@@ -223,7 +228,7 @@ def _certificate(run: Training, features: Tensor, labels: Tensor) -> dict[str, f
 
 def _keep_best(run: Training, record: dict[str, Any]) -> None:
     """Keep the weights of the best epoch so far: on the validation split where the recipe has one to select by."""
-    name = "validation" if run.recipe.select == "best-validation" else "test"
+    name = selection_split(run.recipe)
     if record[name]["accuracy"] > run.best["accuracy"]:
         run.best = {"epoch": record["epoch"], "accuracy": record[name]["accuracy"]}
         run.best_tensors = {key: tensor.clone() for key, tensor in run.model.state_dict().items()}
@@ -283,5 +288,5 @@ def _finish(run: Training) -> dict[str, Any]:
         write_atomic(folder.path / "snapshot.safetensors", checkpoint.pack(arrays))
         folder.write_json("summary.json", summary)
         for path in checkpoint.find(folder.checkpoints):
-            path.unlink()
+            path.unlink(missing_ok=True)
     return run.world.share(lambda: folder.read_summary() or summary)
