@@ -63,7 +63,7 @@ def _print(found: list[Finding], root: str | None) -> None:
                 out.print(f"{kind}: {finding.name}: {escape(note)}", soft_wrap=True)
     own = all(":" in finding.name for finding in found)
     if not own:
-        also = "Also: gaussian (drawn), folder:PATH (PATH/<class>/* or PATH/train/<class>/*), npz:PATH (images, labels)."
+        also = "Also: gaussian (drawn), folder:PATH (PATH/<class>/*, PATH/train/<class>/*), npz:PATH (images, labels)."
         out.print(f"\n{also}", markup=False)
     if root is None and not own:
         out.print("No data root: give --root DIR, or set the environment variable NCOLLAPSE_DATA.")

@@ -70,21 +70,26 @@ def preview(
 
     out = Path(out)
     waiting = [recipe for recipe in recipes if read_run(out / recipe.run_id).status != "finished"]
-    splits: dict[str, Samples] = {}
-    started = perf_counter()
-    for recipe in {json.dumps(asdict(recipe.data)): recipe for recipe in waiting}.values():
-        splits = load_splits(recipe, data_root)
-        for part in splits.values():
-            check_form(part, recipe.data.image_size, recipe.data.channels)
-    reading = perf_counter() - started
-    seconds, disk = (0.0, 0) if timed else (None, None)
-    if timed and waiting:
-        timings = {_cost_key(recipe): recipe for recipe in waiting}
-        costs = {key: time_run(recipe, splits, device) for key, recipe in timings.items()}
-        seconds = sum(reading + costs[_cost_key(recipe)].seconds for recipe in waiting)
-        disk = sum(costs[_cost_key(recipe)].kept_bytes for recipe in waiting)
-        disk += max(cost.checkpoint_bytes for cost in costs.values())
+    read: dict[str, tuple[dict[str, Samples], float]] = {}
+    for recipe in waiting:
+        if _data_key(recipe) not in read:
+            started = perf_counter()
+            splits = load_splits(recipe, data_root)
+            for part in splits.values():
+                check_form(part, recipe.data.image_size, recipe.data.channels)
+            read[_data_key(recipe)] = splits, perf_counter() - started
+    costs: dict[str, Cost] = {}
+    for recipe in waiting if timed else ():
+        if _cost_key(recipe) not in costs:
+            costs[_cost_key(recipe)] = time_run(recipe, read[_data_key(recipe)][0], device)
+    seconds = disk = None
+    if timed:
+        each = [(costs[_cost_key(recipe)], read[_data_key(recipe)][1]) for recipe in waiting]
+        seconds = sum(cost.seconds + reading for cost, reading in each)
+        disk = sum(cost.kept_bytes for cost, _ in each)
+        disk += max((cost.checkpoint_bytes for cost in costs.values()), default=0)
     first = recipes[0]
+    splits = next((found for found, _ in read.values()), {})
     counts = dict(zip(splits["train"].classes, splits["train"].counts())) if splits else {}
     return Preview(
         name_recipe(first),
@@ -118,12 +123,12 @@ def time_run(recipe: Recipe, splits: dict[str, Samples], device: str | None) -> 
     batch = recipe.optim.batch_size
     few = {name: _take(part, max(TIMED_SAMPLES, (TIMED_STEPS + 1) * batch)) for name, part in splits.items()}
     world = World(0, 1, find_device(device))
-    if recipe.model.bias_init == "theory":  # which needs a sample of every class
-        recipe = recipe.override(model__bias_init=0.0)
+    # a rate at which nothing diverges, and a start that needs no sample of every class
+    calm = recipe.override(optim__lr=1e-6, model__bias_init=0.0)
     switched = switches(world.device, recipe.precision, deterministic=False)
     with TemporaryDirectory() as folder, warnings.catch_warnings(), switched, own_stream(world.device):
         warnings.simplefilter("ignore")  # the few samples may leave a class empty
-        training = prepare(recipe, RunFolder(Path(folder)), world, None, False, None, few)
+        training = prepare(calm, RunFolder(Path(folder)), world, None, False, None, few)
         begun, steps = 0.0, 0
         for x, y in islice(training.loaders.train.epoch(1), TIMED_STEPS + 1):
             training.step(x, y, len(y))
@@ -167,6 +172,10 @@ def _take(part: Samples, most: int) -> Samples:
     return part.select(torch.linspace(0, len(part) - 1, most).long())
 
 
+def _data_key(recipe: Recipe) -> str:
+    return json.dumps(asdict(recipe.data))
+
+
 def _cost_key(recipe: Recipe) -> str:
     """What runs share if they cost the same: everything but loss and seed."""
     content = recipe.to_dict()
@@ -188,7 +197,8 @@ def describe_settings(recipe: Recipe) -> str:
 
     >>> from ncollapse.train import recipes
     >>> describe_settings(recipes.get("bce-vs-ce/setting-4"))
-    'resnet18 from scratch; adamw, lr 0.001, batch 128, 100 epochs, cosine schedule, weight decay 0.05; crop 4, flip; bf16'
+    'resnet18 from scratch; adamw, lr 0.001, batch 128, 100 epochs, cosine schedule, weight decay 0.05; crop 4, flip; \
+bf16'
     """
     optim, decays = recipe.optim, recipe.decays
     start = f"from {recipe.model.weights}" if recipe.model.weights else "from scratch"

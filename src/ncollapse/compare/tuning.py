@@ -6,6 +6,7 @@ without a validation share; the candidate with the highest balanced accuracy on 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -48,15 +49,19 @@ class Choice:
     def describe(self) -> str:
         """Return a line for people: what was chosen, and what the others scored."""
         named = [", ".join(f"{key.split('.')[-1]} {value:g}" for key, value in c.items()) for c in self.candidates]
-        others = [f"{name}: {_percent(score)}" for i, (name, score) in enumerate(zip(named, self.scores)) if i != self.chosen]
+        others = [
+            f"{name}: {_percent(score)}" for i, (name, score) in enumerate(zip(named, self.scores)) if i != self.chosen
+        ]
         best = f"{self.loss} {self.optimiser}: {named[self.chosen]} ({_percent(self.scores[self.chosen])}"
         line = f"{best}; {', '.join(others)})" if others else f"{best})"
         ends = [key for key in self.values if self._at_end(key)]
         return line + (f"; the best {' and '.join(ends)} is at the end of the list: try further values" if ends else "")
 
     def _at_end(self, key: str) -> bool:
+        """Whether a chosen value is the smallest or the largest tried, and scores best alone."""
         tried = sorted({candidate[key] for candidate in self.candidates})
-        return len(tried) > 1 and self.values[key] in (tried[0], tried[-1])
+        alone = self.scores.count(self.scores[self.chosen]) == 1
+        return alone and len(tried) > 1 and self.values[key] in (tried[0], tried[-1])
 
 
 def parse_grid(words: Sequence[str]) -> dict[str, tuple[float, ...]]:
@@ -80,6 +85,15 @@ def parse_grid(words: Sequence[str]) -> dict[str, tuple[float, ...]]:
             raise ValueError(f"tune: expected finite numbers, got {word!r}")
         grid[key] = values
     return grid
+
+
+def check_tuning(
+    recipes: Sequence[Recipe], grid: dict[str, tuple[float, ...]], index: tuple[int, int] | None
+) -> list[Recipe]:
+    """Return the runs of a tuning, none without a grid; raise where tuning is not possible."""
+    if grid and index is not None:
+        raise ValueError("tune: cannot be shared between the jobs of --index; tune first, without --index")
+    return [run for _, runs in plan_tuning(recipes, grid) for run in runs] if grid else []
 
 
 def plan_tuning(recipes: Sequence[Recipe], grid: dict[str, tuple[float, ...]]) -> list[tuple[Recipe, list[Recipe]]]:
@@ -113,11 +127,10 @@ def tune(
     by_id = {record.run_id: record for record in records}
     choices, values = [], {}
     for recipe, runs in tried:
-        choice = choose(recipe, [dict(zip(grid, point)) for point in product(*grid.values())], [by_id[r.run_id] for r in runs])
+        candidates = [dict(zip(grid, point)) for point in product(*grid.values())]
+        choice = choose(recipe, candidates, [by_id[run.run_id] for run in runs])
         choices.append(choice)
         values[_variant(recipe)] = choice.values
-    import json
-
     write_atomic(out / "tuning.json", json.dumps([asdict(choice) for choice in choices], indent=1).encode())
     return [_change(recipe, values[_variant(recipe)]) for recipe in recipes], choices
 

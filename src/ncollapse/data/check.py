@@ -83,7 +83,9 @@ def check_own(name: str) -> Finding:
     where, classes = name.partition(":")[2], 0 if train is None else train.num_classes
     state = "damaged" if problems else "sound"
     warnings = () if train is None else tuple(_find_small(train, held_out="test" not in splits))
-    return Finding(name, state, where, sizes[0], sizes[1], classes, tuple(dict.fromkeys(problems)), warnings, tuple(notes))
+    return Finding(
+        name, state, where, sizes[0], sizes[1], classes, tuple(dict.fromkeys(problems)), warnings, tuple(notes)
+    )
 
 
 def describe_counts(samples: Dataset | FolderDataset) -> str:

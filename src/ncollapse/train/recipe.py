@@ -65,8 +65,8 @@ class DataSpec:
         check(all(n >= 0 for n in self.per_class_counts or ()), *_at(self, "data.per_class_counts"), ">= 0 everywhere")
         check(self.step_imbalance is None or self.step_imbalance >= 1, *_at(self, "data.step_imbalance"), ">= 1")
         check(self.long_tail is None or self.long_tail >= 1, *_at(self, "data.long_tail"), ">= 1")
-        words = "auto, none, recipe, imagenet or MEAN,.../STD,..."
-        check(self.normalise != "model", "data.normalise", self.normalise, f"{words} for a network trained from scratch")
+        words = "auto, none, recipe, imagenet or MEAN,.../STD,... for training"
+        check(self.normalise != "model", "data.normalise", self.normalise, words)
         if self.normalise != "auto":
             try:
                 choose_normalisation(self.normalise, self.name)
