@@ -32,7 +32,7 @@ WIDEST_RANKED = 4096
 class LayerValues:
     """How collapsed one layer's output is; fields of `Measurement` have the same meaning here.
 
-    ncc_accuracy: the share of samples whose nearest class mean is that of their own class. effective_rank: (sum of the
+    nearest_mean_accuracy: the share of samples whose nearest class mean is that of their own class. effective_rank: (sum of the
     eigenvalues)^2 / sum of their squares, of the covariance of all samples: K - 1 at full collapse of balanced classes,
     NaN for layers wider than 4096.
     """
@@ -40,7 +40,7 @@ class LayerValues:
     nc1: float
     nc2_means: float
     cdnv: float
-    ncc_accuracy: float
+    nearest_mean_accuracy: float
     means_rank: int | None
     effective_rank: float
     dim: int
@@ -156,7 +156,7 @@ def measure_layer(spool: FeatureSpool, num_classes: int | None = None) -> LayerV
         nc1=found.nc1,
         nc2_means=found.nc2_means,
         cdnv=found.cdnv,
-        ncc_accuracy=accuracy,
+        nearest_mean_accuracy=accuracy,
         means_rank=found.means_rank,
         effective_rank=rank,
         dim=found.dim,
