@@ -80,7 +80,8 @@ def test_the_numbers_are_those_of_measure(digits):
     exact = nc.measure(features, y, head=model[4], problem=problem)
     assert watch.last.nc1 == pytest.approx(exact.nc1, rel=1e-6)
     assert watch.last.accuracy == exact.accuracy
-    certificate = nc.certify(features, y, loss="bce", head=model[4], batch_size=50, features_model="relu", **DECAYS)
+    problem = nc.Problem("bce", len(model[4].weight), batch_size=50, features="relu", **DECAYS)
+    certificate = nc.certify(features, y, head=model[4], problem=problem)
     numbers = watch.history[-1].numbers()
     assert numbers["certified/gap"] == pytest.approx(certificate.gap, rel=1e-5)
     assert numbers["predicted/positive_score"] == nc.predict(problem).positive_score

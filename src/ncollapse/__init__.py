@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ncollapse.monitoring import Monitor, measure_layers, monitor
     from ncollapse.theory import Certificate, Prediction, Problem, certify, landscape, predict, solve
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "BCELoss",
     "BinaryLoss",

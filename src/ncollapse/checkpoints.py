@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import NamedTuple
 
 import torch
@@ -19,11 +16,10 @@ from ncollapse.data.normalisation import Normalisation, choose_normalisation
 from ncollapse.features import extract
 from ncollapse.metrics import Measurement, measure
 from ncollapse.models import Network, create
+from ncollapse.models.factory import LIBRARIES, call_factory
 from ncollapse.models.weights import read_weights, rename, strip_wrappers, tensors_of
 
-LIBRARIES = ("timm", "torchvision")
 NAMED = 5
-VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Checkpoint(NamedTuple):
@@ -89,35 +85,9 @@ def in_forward(error: Exception) -> bool:
 
 def build(model: str, num_classes: int, shape: tuple[int, ...]) -> nn.Module:
     """The network of a name, for inputs of a shape; the working folder's modules can be imported."""
-    home, _, name = model.partition(":")
-    if not name or home in LIBRARIES:
-        return create(model, num_classes, in_channels=shape[0], image_size=shape[-1] if len(shape) == 3 else 1)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        factory = getattr(import_module(home), name)
-    except Exception as error:  # the module is the user's, and fails in any way
-        raise ImportError(
-            f"model: {model!r} cannot be imported as package.module:factory ({type(error).__name__}: {error})"
-        ) from error
-    if isinstance(factory, nn.Module) or not callable(factory):
-        raise TypeError(f"model: {model} is a {type(factory).__name__}, not a function or class that makes a network")
-    parameters = inspect.signature(factory).parameters.values()
-    takes_classes = any(item.name == "num_classes" or item.kind == item.VAR_KEYWORD for item in parameters)
-    needed = [item.name for item in parameters if item.default is item.empty and item.kind not in VARIADIC]
-    if set(needed) - {"num_classes"}:
-        raise TypeError(
-            f"model: {model} needs {', '.join(needed)}; expected a function without arguments, or with num_classes"
-        )
-    try:
-        made = factory(num_classes=num_classes) if takes_classes else factory()
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        raise ValueError(f"model: {model} made no network: {type(error).__name__}: {error}") from error
-    if not isinstance(made, nn.Module):
-        raise TypeError(f"model: {model} returned {type(made).__name__}, not a torch.nn.Module")
-    return made
+    if ":" in model and model.partition(":")[0] not in LIBRARIES:
+        return call_factory(model, num_classes)
+    return create(model, num_classes, in_channels=shape[0], image_size=shape[-1] if len(shape) == 3 else 1)
 
 
 def fill(network: nn.Module, path: str | os.PathLike[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from ncollapse.papers.experiment import expand
 from ncollapse.papers.judge import match
 from ncollapse.runs.identity import point_key
 from ncollapse.runs.record import read_runs
-from ncollapse.theory.posed import predict_posed
+from ncollapse.theory import predict_if_known
 from ncollapse.train import Recipe
 from ncollapse.train.schedule import rate_at
 
@@ -87,7 +87,7 @@ def test_the_last_epochs_drift_as_predicted(resnets, text):
     for (decay, *_), record in resnets.items():
         recipe, bias = Recipe.from_dict(record.config), follow(record)
         assert recipe.optim.epochs == 100
-        optimum = predict_posed(recipe.problem(num_classes=10, samples=60_000))
+        optimum = predict_if_known(recipe.problem(num_classes=10, samples=60_000))
         wrong = math.exp(optimum.negative_score - optimum.positive_score)
         for name, (first, last) in {"late": (80, 100), "early": (20, 40)}.items():
             way = sum(rate_at(recipe, epoch) for epoch in range(first + 1, last + 1)) * math.ceil(60_000 / 128)

@@ -91,7 +91,7 @@ def test_an_override_of_nothing_is_named():
         Recipe().override(seed__x=1.0)
     with pytest.raises(ValueError, match="recipe: lr: 'fast' is not of type float"):
         Recipe().override(optim__lr="fast")
-    with pytest.raises(ValueError, match=r"'optim\.lr'; did you mean optim__lr\?"):
+    with pytest.raises(ValueError, match=r"optim\.lr: expected double underscores for dots, as in optim__lr"):
         Recipe().override(**{"optim.lr": 1.0})
 
 
@@ -241,3 +241,13 @@ def test_the_number_of_samples_follows_from_the_recipe(subset, samples):
 def test_config_is_plain_json():
     content = json.loads(Recipe(data=DataSpec(per_class_counts=(1, 2))).to_json())
     assert content["data"]["per_class_counts"] == [1, 2]
+
+
+def test_the_reduction_over_classes_enters_the_run_id_only_when_set():
+    plain = Recipe().override(loss__name="mse")
+    assert plain.override(loss__class_reduction="mean").run_id != plain.run_id
+    assert "class_reduction" not in plain.to_json()
+    assert plain.run_id == "f1dfa02f0793"
+    assert plain.override(loss__class_reduction="mean").loss.make().class_reduction == "mean"
+    with pytest.raises(ValueError, match="class_reduction"):
+        plain.override(loss__name="ce", loss__class_reduction="mean")

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
+from ncollapse.commands.options import parse_args
 from ncollapse.console import console, print_json, progress
 from ncollapse.output import writing_to
 
@@ -61,7 +60,7 @@ class Args:
 
 def main(argv: list[str]) -> int:
     """Parse, run, print; 0 if every run finished, else 1."""
-    args = tyro.cli(Args, args=argv, prog="ncollapse compare", config=(tyro.conf.FlagCreatePairsOff,))
+    args = parse_args(Args, argv, "compare")
     from ncollapse.compare.findings import to_dict
     from ncollapse.compare.plan import compare, plan
     from ncollapse.report import write_report

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from ncollapse import console
+from ncollapse.commands.options import parse_args
 from ncollapse.metrics import FIELDS, GROUPS, Measurement, Spread, measure
 from ncollapse.metrics.files import read_arrays
 
@@ -56,7 +57,7 @@ class Args:
 
 def main(argv: list[str]) -> int:
     """Run the verb."""
-    args = tyro.cli(Args, args=argv, prog="ncollapse measure", config=(tyro.conf.FlagCreatePairsOff,))
+    args = parse_args(Args, argv, "measure")
     if args.file is None:
         found = measure_model(args)
         show(found.measurement, as_json=args.json, normalisation=found.normalisation)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from ncollapse.commands.options import parse_args
 from ncollapse.output import refuse_file
 
 if TYPE_CHECKING:
@@ -82,12 +83,7 @@ class Choice:
 
 def main(argv: list[str]) -> int:
     """Parse, run, print; 0 if every run asked for is finished, 1 if one failed or is still open."""
-    args = tyro.cli(
-        Args,
-        args=join_repeated(argv, "--only"),
-        prog="ncollapse reproduce",
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    args = parse_args(Args, join_repeated(argv, "--only"), "reproduce")
     if args.list:
         return show_list(args)
     if not args.experiments:

@@ -26,8 +26,7 @@ from ncollapse.metrics import Measurement, measure
 from ncollapse.monitoring.layers import LayerProfile, LayerSpools
 from ncollapse.monitoring.observation import Observation, format_history
 from ncollapse.monitoring.processes import Alone, Together, find_processes
-from ncollapse.theory import Certificate, Problem, certify
-from ncollapse.theory.posed import predict_posed
+from ncollapse.theory import Certificate, Problem, certify, predict_if_known
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -67,7 +66,7 @@ class Monitor:
         processes = find_processes(self.distributed, self.model)
         self.share = divide(self.loader, self.samples, self.seed, processes.rank, processes.size)
         self.processes: Alone | Together = processes if self.share.divided else Alone()
-        self.prediction = predict_posed(self.problem)
+        self.prediction = predict_if_known(self.problem)
         self._first_weight: Tensor | None = None
 
     def __enter__(self) -> Monitor:

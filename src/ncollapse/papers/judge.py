@@ -205,14 +205,14 @@ def predict_field(point: Point, field: str) -> float | None:
     name = PREDICTED.get(field)
     if name is None:
         return None
-    from ncollapse.theory.posed import predict_posed
+    from ncollapse.theory import predict_if_known
     from ncollapse.train.theory import count_samples
 
     classes = CLASSES.get(point.recipe.data.name, 10)
     problem = point.recipe.problem(num_classes=classes, samples=count_samples(point.recipe.data))
     if name == "bias" and problem is not None and problem.leaves_bias_free:
         return None
-    optimum = predict_posed(problem)
+    optimum = predict_if_known(problem)
     value = math.nan if optimum is None else getattr(optimum, name)
     return float(value) if math.isfinite(value) else None
 

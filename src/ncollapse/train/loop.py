@@ -22,7 +22,7 @@ from ncollapse.runs.environment import describe_run
 from ncollapse.runs.files import write_atomic
 from ncollapse.runs.folder import RunFolder
 from ncollapse.runs.lock import hold
-from ncollapse.theory.posed import certify_posed, predict_posed
+from ncollapse.theory import certify_if_known, predict_if_known
 from ncollapse.train import optimiser
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.build import require_data_files
@@ -216,7 +216,7 @@ def measure_splits(run: Training) -> dict[str, Any]:
 
 
 def _certificate(run: Training, features: Tensor, labels: Tensor) -> dict[str, float] | None:
-    found = certify_posed(features, labels, run.model.head, run.problem)
+    found = certify_if_known(features, labels, run.model.head, run.problem)
     fields = ("gap", "relative_gap", "lower_bound", "objective")
     return None if found is None else {name: getattr(found, name) for name in fields}
 
@@ -260,7 +260,7 @@ def _finish(run: Training) -> dict[str, Any]:
         run.world.broadcast(dict(run.model.state_dict()))
     summary: dict[str, Any] = {"status": "finished", "run_id": recipe.run_id, "epoch": run.epoch}
     summary |= {"epochs": recipe.optim.epochs, "selected_epoch": selected, "certificate": None, "reason": None}
-    optimum = predict_posed(run.problem)
+    optimum = predict_if_known(run.problem)
     summary |= {"prediction": None if optimum is None else optimum.to_dict(), "traceback": None}
     arrays: dict[str, Tensor] = {}
     for name, batches in run.loaders.measured.items():

@@ -99,7 +99,7 @@ def all_losses(
     SGD 0.9, rate 0.1 times 0.1 at 3/7 and 5/7, gradient norm clipped at 2, weight decay 5e-4 on everything, 10 % of the
     training set held out to choose the epoch. The batch of 128 and the classifier with a bias are the authors' code's.
     """
-    params = {"focal": {"gamma": 3.0}, "ls": {"alpha": 0.1}, "mse": {"kappa": 1.0, "beta": 15.0}}
+    params: dict[str, Any] = {"focal": {"gamma": 3.0}, "ls": {"alpha": 0.1}, "mse": {"kappa": 1.0, "beta": 15.0}}
     depth = 18 if data == "mini-imagenet" else 50
     return Recipe(
         name="all-losses",

@@ -1,8 +1,7 @@
-"""Does a loss have the contrastive property under which theory gives a simplex ETF? (all-losses Def. 1)"""
+"""Check the contrastive property under which the optimum is a simplex ETF (all-losses Def. 1)."""
 
 from __future__ import annotations
 
-import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -10,10 +9,11 @@ import torch
 from numpy.typing import NDArray
 
 from ncollapse.losses.base import Loss
+from ncollapse.losses.forms import unreduced
 
 
 class ContrastiveCheck(NamedTuple):
-    """The parts of the property, each tried on many points.
+    """The parts of the property, each checked on many points.
 
     Attributes:
         attained: with equal negative logits the loss depends on t = sum_{j != k} (z_j - z_k) alone; that is phi(t).
@@ -34,7 +34,7 @@ class ContrastiveCheck(NamedTuple):
 def check_contrastive(
     loss: Loss, num_classes: int, *, samples: int = 2000, spread: float = 4.0, seed: int = 0
 ) -> ContrastiveCheck:
-    """Try the contrastive property on random logits of the given spread.
+    """Check the contrastive property on random logits of the given spread.
 
     It holds for cross-entropy, focal loss and label smoothing; BCE and MSE depend on more than differences of logits.
 
@@ -69,9 +69,7 @@ def _values(loss: Loss, logits: NDArray[np.float64], k: NDArray[np.int64]) -> ND
     z, target = torch.from_numpy(logits), torch.from_numpy(k)
     if loss.name == "binary":
         z = z[:, 1] - z[:, 0]
-    plain = copy.deepcopy(loss).to(torch.float64)
-    plain.weight, plain.reduction = None, "none"
-    return np.asarray(plain(z, target).detach())
+    return np.asarray(unreduced(loss)(z, target).detach())
 
 
 def _has_single_minimiser(loss: Loss, num_classes: int) -> bool:

@@ -1,4 +1,4 @@
-"""The way down from a strict saddle of the last layer's objective."""
+"""`escape`: a direction of descent at a strict saddle of the last layer's objective."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch import Tensor
 from ncollapse.heads import Head
 from ncollapse.losses import Loss
 from ncollapse.metrics.batches import open_source
-from ncollapse.theory.certificate import Setting, read_setting
-from ncollapse.theory.responses import Summary
+from ncollapse.theory.dual import dual_columns
+from ncollapse.theory.point import Point, read_point
+from ncollapse.theory.problem import Problem
 
 _RANK_TOLERANCE = 1e-6
 
@@ -38,17 +39,12 @@ def escape(
     labels: Any = None,
     weight: Any = None,
     bias: Any = None,
-    loss: str | Loss = "bce",
+    problem: Problem | str | Loss | None = None,
     *,
-    weight_decay: float,
-    feature_decay: float,
-    bias_decay: float = 0.0,
-    batch_size: float | None = None,
     head: Any = None,
-    class_counts: Any = None,
-    **loss_params: Any,
+    **arguments: Any,
 ) -> Escape | None:
-    """Find the direction that leads down from a critical point that is not a global minimum, or None without one.
+    """Find a direction of negative curvature at a critical point that is not a global minimum; None if there is none.
 
     The arguments are those of `certify`. With (u, v) the top singular pair of the class-averaged gradient G, and
     W alpha = 0, |alpha| = 1:
@@ -60,28 +56,27 @@ def escape(
 
     >>> import torch
     >>> zero = torch.zeros(3, 3)
-    >>> e = escape(zero, torch.arange(3), zero, None, "ce", weight_decay=0.01, feature_decay=0.01)
+    >>> problem = Problem("ce", 3, per_class=1, weight_decay=0.01, feature_decay=0.01)
+    >>> e = escape(zero, torch.arange(3), zero, None, problem)
     >>> round(e.curvature, 6)  # -2 (1/3 * 1 - 0.01): the gradient at the origin is (1/3 - I) / 3
     -0.646667
     """
-    decays = {"weight_decay": weight_decay, "feature_decay": feature_decay, "bias_decay": bias_decay}
-    point = read_setting(features, labels, weight, bias, loss, decays, batch_size, head, class_counts, loss_params)
+    point = read_point(features, labels, weight, bias, problem, head, arguments)
     u, v, norm = _top_pair(point)
     alpha = _null_vector(point.head)
-    if norm <= point.decays.tau or alpha is None:
+    if norm <= point.tau or alpha is None:
         return None
-    ratio = (point.decays.feature / point.decays.weight) ** 0.25
+    ratio = (point.feature_decay / point.problem.weight_decay) ** 0.25
     d_weight = ratio * torch.outer(torch.from_numpy(u), alpha)
     d_features = -torch.outer(torch.from_numpy(v), alpha) / ratio
     slope, curvature = _derivatives(features, labels, point, d_weight, d_features)
     return Escape(d_weight, d_features, slope, curvature)
 
 
-def _top_pair(point: Setting) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], float]:
+def _top_pair(point: Point) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], float]:
     """The top singular pair of the averaged gradient: u [K], and v given by its one value in each class [K]."""
-    summary = point.summary
-    roots = np.sqrt(np.where(summary.counts > 0, summary.counts, 1.0))
-    columns = (point.loss.gradient(summary.responses) * (summary.shares / roots)[:, None]).T
+    roots = np.sqrt(np.where(point.counts > 0, point.counts, 1.0))
+    columns = dual_columns(point.summary.gradients, point).T
     left, values, right = np.linalg.svd(columns)
     return left[:, 0], right[0] / roots, float(values[0])
 
@@ -93,32 +88,27 @@ def _null_vector(head: Head) -> Tensor | None:
     return rows[-1] if rank < weight.shape[1] else None
 
 
-def _derivatives(
-    features: Any, labels: Any, point: Setting, d_weight: Tensor, d_features: Tensor
-) -> tuple[float, float]:
+def _derivatives(features: Any, labels: Any, point: Point, d_weight: Tensor, d_features: Tensor) -> tuple[float, float]:
     source = open_source(features, labels)
-    summary, decays = point.summary, point.decays
-    given = np.where(summary.given > 0, summary.given, 1.0)
+    weight_decay, feature_decay = point.problem.weight_decay, point.feature_decay
+    given = np.where(point.summary.given > 0, point.summary.given, 1.0)
     device = source.device
-    sample_weight = torch.from_numpy(summary.shares / given).to(device)
-    spread = torch.from_numpy(summary.counts / given).to(device)
+    sample_weight = torch.from_numpy(point.shares / given).to(device)
+    spread = torch.from_numpy(point.counts / given).to(device)
     w, dw, dh = (part.detach().to(device, torch.float64) for part in (point.head.weight, d_weight, d_features))
     b = None if point.head.bias is None else point.head.bias.detach().to(device, torch.float64)
-    first = decays.weight * float((w * dw).sum())
-    second = decays.weight * float(dw.square().sum()) + decays.feature * _energy(summary, d_features)
+    first = weight_decay * float((w * dw).sum())
+    energy = float(torch.from_numpy(point.counts) @ d_features.square().sum(dim=1))
+    second = weight_decay * float(dw.square().sum()) + feature_decay * energy
     for x, y in source.read(source.rows(len(w))):
         logits = x @ w.T if b is None else torch.addmm(-b, x, w.T)
         step = dh[y]
         turn, bend = x @ dw.T + step @ w.T, step @ dw.T
         with torch.enable_grad():
             t = torch.zeros((), dtype=torch.float64, device=device, requires_grad=True)
-            value = sample_weight[y] @ point.loss.evaluate(logits + t * turn + t * t * bend, y)[0]
+            value = sample_weight[y] @ point.form.loss(logits + t * turn + t * t * bend, y)
             (slope,) = torch.autograd.grad(value, t, create_graph=True)
             (curvature,) = torch.autograd.grad(slope, t)
-        first += float(slope.detach()) + decays.feature * float(spread[y] @ torch.linalg.vecdot(x, step))
+        first += float(slope.detach()) + feature_decay * float(spread[y] @ torch.linalg.vecdot(x, step))
         second += float(curvature)
     return first, second
-
-
-def _energy(summary: Summary, rows: Tensor) -> float:
-    return float(torch.from_numpy(summary.counts) @ rows.square().sum(dim=1))

@@ -1,22 +1,22 @@
-"""What bce-vs-ce Theorems 3.1 and 3.2 say as printed: a centred ETF whatever the bias decay, features free."""
+"""The optimum as bce-vs-ce Theorems 3.1 and 3.2 print it: a centred ETF for every bias decay, with free features."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+from ncollapse.losses.binary_cross_entropy import SigmoidSlopes
+from ncollapse.losses.rootfinding import find_root
 from ncollapse.theory.balanced import predict_balanced
-from ncollapse.theory.prediction import Prediction
+from ncollapse.theory.optimum import Optimum
 from ncollapse.theory.problem import Problem
-from ncollapse.theory.roots import find_root
-from ncollapse.theory.separable import Bernoulli
 
 FIELDS = ("positive_score", "negative_score", "bias", "weight_energy", "objective")
 
 
-def recall(prediction: Prediction) -> dict[str, Any] | None:
-    """The printed optimum of this problem, where the theorem speaks of it and differs from the prediction."""
-    problem = prediction.problem
+def published_optimum(optimum: Optimum) -> dict[str, Any] | None:
+    """The printed optimum of this problem, where the theorem covers it and differs from the optimum."""
+    problem = optimum.problem
     k, mu = problem.num_classes, problem.mu
     if not problem.balanced or (problem.dim is not None and problem.dim < k - 1):
         return None
@@ -29,13 +29,13 @@ def recall(prediction: Prediction) -> dict[str, Any] | None:
         theorem, said = "bce-vs-ce Theorem 3.1", {name: getattr(free, name) for name in FIELDS}
     else:
         return None
-    same = all(math.isclose(said[name], getattr(prediction, name), rel_tol=1e-9, abs_tol=1e-9) for name in FIELDS)
+    same = all(math.isclose(said[name], getattr(optimum, name), rel_tol=1e-9, abs_tol=1e-9) for name in FIELDS)
     return None if same else {"theorem": theorem, **said}
 
 
 def _centre(problem: Problem) -> dict[str, float]:
     """Eq. 12 with P + Q = K mu, which the paper leaves out: solved for log P, since P may be tiny."""
-    k, mu, decay, scalar = problem.num_classes, problem.mu, problem.bias_decay, Bernoulli()
+    k, mu, decay, scalar = problem.num_classes, problem.mu, problem.bias_decay, SigmoidSlopes()
 
     def bias(log_p: float) -> float:
         p = math.exp(log_p)
