@@ -32,9 +32,8 @@ WIDEST_RANKED = 4096
 class LayerValues:
     """How collapsed one layer's output is; fields of `Measurement` have the same meaning here.
 
-    nearest_mean_accuracy: the share of samples whose nearest class mean is that of their own class. effective_rank: (sum of the
-    eigenvalues)^2 / sum of their squares, of the covariance of all samples: K - 1 at full collapse of balanced classes,
-    NaN for layers wider than 4096.
+    effective_rank: (sum of the eigenvalues)^2 / sum of their squares, of the covariance of all samples: K - 1 at full
+    collapse of balanced classes, NaN for layers wider than 4096.
     """
 
     nc1: float
