@@ -266,14 +266,4 @@ def _certify(spool: FeatureSpool, counts: Tensor, head: Head, problem: Problem |
     shared = problem.batch_size is not None and problem.class_counts is None
     if not shared and int(counts.count_nonzero()) != problem.num_classes:
         return None
-    return certify(
-        spool,
-        loss=problem.loss,
-        head=head,
-        weight_decay=problem.weight_decay,
-        feature_decay=problem.feature_decay,
-        bias_decay=problem.bias_decay,
-        batch_size=problem.batch_size if shared else None,
-        class_counts=None if shared else problem.counts,
-        features_model=problem.features,
-    )
+    return certify(spool, head=head, problem=problem)
