@@ -81,11 +81,9 @@ def print_by_frequency(measured: nc.Measurement) -> None:
             torch.tensor([values[k] for k in group], dtype=torch.double)
             for values in (measured.class_accuracy, measured.weight_norms, measured.mean_norms)
         )
-        total = counts.sum()
-        print(
-            f"{name:<18} {len(group):>7} {total / measured.num_samples:>12.1%} {(accuracy * counts).sum() / total:>9.1%} "
-            f"{weights.mean():>7.3f} {means.mean():>9.3f}"
-        )
+        share_of_text, right = counts.sum() / measured.num_samples, (accuracy * counts).sum() / counts.sum()
+        sizes = f"{weights.mean():>7.3f} {means.mean():>9.3f}"
+        print(f"{name:<18} {len(group):>7} {share_of_text:>12.1%} {right:>9.1%} {sizes}")
 
 
 def main(fast: bool, out: str) -> None:
@@ -110,7 +108,7 @@ def main(fast: bool, out: str) -> None:
                 step += 1
                 if step % (setting.steps // 3) == 0:
                     seen = watch.step()
-                    print(f"step {step:5d}  loss {float(loss):.3f}  NC1 {seen.nc1:.4f}  accuracy {seen.accuracy:.4f}")
+                    print(f"step {step:5d}  loss {loss.item():.3f}  NC1 {seen.nc1:.4f}  accuracy {seen.accuracy:.4f}")
                 if step == setting.steps:
                     break
     print_by_frequency(watch.last)
