@@ -57,11 +57,15 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr("ncollapse.metrics.rows.ONE_HOT_CLASSES", 2)
 
 
+def send_to_float32(monkeypatch):
+    for name in ("sample_pass.EXACT", "distribution.EXACT", "sample_pass.FEW_SCORES", "nearest_means.FEW_SCORES"):
+        monkeypatch.setattr(f"ncollapse.metrics.{name}", 0)
+
+
 @pytest.fixture
 def float32_scores(monkeypatch):
     """The way of very many scores."""
-    for module in ("sample_pass", "nearest_means", "distribution"):
-        monkeypatch.setattr(f"ncollapse.metrics.{module}.EXACT", 0)
+    send_to_float32(monkeypatch)
 
 
 def compare(found, expected, *, quantiles=True):
@@ -129,8 +133,7 @@ def test_whole_numbers_tie_exactly_in_float32_tiles(float32_scores):
 def test_tile_sizes_change_no_digit(way, monkeypatch):
     features, labels, weight, bias = draw(9, 130, 12, [2, 0, 3, 1, 4] * 26)
     if way == "float32":
-        for module in ("sample_pass", "nearest_means", "distribution"):
-            monkeypatch.setattr(f"ncollapse.metrics.{module}.EXACT", 0)
+        send_to_float32(monkeypatch)
     whole = measure(features, labels, weight, bias).to_dict()
     for tile, numbers in ((1000, 1 << 20), (7, 50), (64, 999)):
         for name in TILES:
