@@ -133,13 +133,19 @@ def show_results(comparison: Comparison, choices: Sequence[Choice], args: Args) 
 
     unfinished = [record for record in comparison.records if record.status != "finished"]
     tables = tabulate_classes(comparison.findings)
-    if not args.json:  # before the page, which may have no place
+    page, fault = None, None
+    try:  # first: whatever may be wrong with the terminal, the page is there
+        with writing_to(f"--out {args.out}"):
+            page = write_report(args.out)
+    except (OSError, ValueError) as error:
+        fault = error
+    if not args.json:
         output = console()
         print_findings(output, comparison.findings, unfinished)
         for table in tables:
             print_class_table(output, table)
-    with writing_to(f"--out {args.out}"):
-        page = write_report(args.out)
+    if fault is not None:
+        raise fault
     if args.json:
         runs = [{"run_id": r.run_id, "status": r.status, "reason": (r.summary or {}).get("reason")} for r in unfinished]
         found = {"variants": to_dict(comparison.findings), "classes": [table.to_dict() for table in tables]}
