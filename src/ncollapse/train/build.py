@@ -79,6 +79,8 @@ class Loaders:
     counts: tuple[int, ...]
     num_classes: int
     shape: tuple[int, ...]
+    classes: tuple[str, ...] = ()
+    """The names of the classes."""
 
 
 def make_loaders(recipe: Recipe, splits: dict[str, Samples], world: World) -> Loaders:
@@ -102,11 +104,11 @@ def make_loaders(recipe: Recipe, splits: dict[str, Samples], world: World) -> Lo
         splits["train"], recipe.optim.batch_size, augment=recipe.augment, seed=recipe.seed, drop_last=False, **form
     )
     measured = {name: data.eval_loader(part, split_evenly(len(part)), **form) for name, part in splits.items()}
-    return Loaders(loader, measured, counts, train.num_classes, loader.shape)
+    return Loaders(loader, measured, counts, train.num_classes, loader.shape, train.classes)
 
 
 def build_model(recipe: Recipe, loaders: Loaders, world: World) -> tuple[Network, Problem | None]:
-    """Make the seeded network on its device, and the problem of the theory that its training solves, if there is one."""
+    """Make the seeded network on its device, and the theory's problem that its training solves, if there is one."""
     spec = recipe.model
     if len(loaders.shape) != 3 and not (spec.name.startswith("mlp") or is_factory(spec.name)):
         raise ValueError(
