@@ -10,8 +10,14 @@ from .bounded_scores import tile_rows as bounded_rows
 from .collapse import Moments
 from .exact_scores import FEW_SCORES, tile_rows
 from .products import Products
-from .rows import split_range
+from .rows import Rows, split_range
 from .second_pass import Chunk, invert, to_units
+
+
+def find_nearest(rows: Rows, x: Tensor) -> Tensor:
+    """The nearest of the rows [K, d] to each sample x [c, d], in float64."""
+    # |x - m|^2 is least where m x - |m|^2 / 2 is largest
+    return Products(rows, offset=-rows.norms().square() / 2).largest(x)
 
 
 class NearestMeans:
