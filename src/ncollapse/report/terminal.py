@@ -60,14 +60,14 @@ def _print_side_by_side(output: Console, findings: Sequence[Finding], kept: Sequ
             if finding.phase:
                 predicted = finding.predictions.get(q.key.removeprefix("train."), float("nan"))
                 row.append(show(predicted) if q.key.startswith("train.") and predicted == predicted else "")
-        row += [_difference(f.differences[q.key], q.percent) for f in others]
+        row += [format_difference(f.differences[q.key], q.percent) for f in others]
         table.add_row(*row)
     for name, title in SPEEDS.items():
         row = [title]
         for finding in findings:
             row.append(_speed(finding, name))
             row += [""] if finding.phase else []
-        table.add_row(*row, *(_difference(f.speed_differences[name]) for f in others))
+        table.add_row(*row, *(format_difference(f.speed_differences[name]) for f in others))
     output.print(table)
 
 
@@ -110,7 +110,7 @@ def _print_long(output: Console, findings: Sequence[Finding], kept: Sequence[Qua
     if others and said:
         table = make("paired difference to the first loss", [q.title for q in said])
         for f in others:
-            table.add_row(Text(f.variant.label), *(_difference(f.differences[q.key], q.percent) for q in said))
+            table.add_row(Text(f.variant.label), *(format_difference(f.differences[q.key], q.percent) for q in said))
         output.print(table, "")
     table = make("speed of collapse", list(SPEEDS.values()))
     for f in findings:
@@ -129,7 +129,8 @@ def _speed(finding: Finding, name: str) -> str:
     return text + (f" ({reached} of {n})" if reached < n else "")
 
 
-def _difference(d: Difference, percent: bool = False) -> str | Text:
+def format_difference(d: Difference, percent: bool = False) -> str | Text:
+    """A paired difference with half its interval, bold where it leaves zero out."""
     scale = 100 if percent else 1
     if d.n == 0:
         return MISSING
