@@ -91,7 +91,11 @@ def certify(
     >>> c.lower_bound < c.objective
     True
     """
-    point = read_point(features, labels, weight, bias, problem, head, arguments)
+    return certify_point(read_point(features, labels, weight, bias, problem, head, arguments))
+
+
+def certify_point(point: Point) -> Certificate:
+    """The certificate of a point that is averaged over its groups."""
     data_loss, objective = evaluate_objective(point)
     bound, norm = lower_bound(point)
     gap = objective - bound
@@ -103,7 +107,7 @@ def certify(
         relative_gap=gap / objective if objective else math.nan,
         dual_norm=norm,
         features=point.problem.features,
-        num_samples=int(point.summary.given.sum()),
+        num_samples=point.num_samples,
     )
 
 
@@ -122,9 +126,9 @@ def certify_if_known(features: Tensor, labels: Tensor, head: Any, problem: Probl
 def evaluate_objective(point: Point) -> tuple[float, float]:
     """The mean loss, and the objective with the decays."""
     w = point.head.weight.detach().cpu().double()
-    data_loss = float(point.shares @ point.summary.losses)
+    data_loss = float(point.shares @ point.losses)
     decays = point.problem.weight_decay * float(w.square().sum())
-    decays += point.feature_decay * float(point.counts @ point.summary.energies)
+    decays += point.feature_decay * float(point.counts @ point.energies)
     if point.bias is not None:
         decays += point.problem.bias_decay * float(point.bias @ point.bias)
     return data_loss, data_loss + 0.5 * decays
