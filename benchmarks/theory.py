@@ -26,7 +26,7 @@ import ncollapse as nc
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from reference.theory import minimise  # noqa: E402
+from reference.theory import minimise
 
 LOSSES: dict[str, dict[str, Any]] = {
     "ce": {},
@@ -160,16 +160,16 @@ def main() -> None:
         for line in failures(found):
             broken += 1
             print(f"seed {seed}: {line}; {found['case']}", flush=True)
-    print(
-        f"{'loss':14}{'features':10}{'problems':>9}{'closed':>8}{'excess':>10}{'bound':>10}{'gap, d>=K':>11}{'slowest':>9}"
-    )
+    heads = ("problems", "closed", "excess", "bound", "gap, d>=K", "slowest")
+    print(f"{'loss':14}{'features':10}" + "".join(f"{head:>11}" for head in heads))
     for (name, features), group in sorted(rows.items()):
         closed = sum(found["method"] == "closed" for found in group)
         excess = max(found["excess"] for found in group)
         bound = np.nanmax([found["bound"] for found in group] + [-math.inf])
         gap = max((found["gap"] for found in group if found["tight"]), default=math.nan)
         slowest = max(found["seconds"] for found in group)
-        print(f"{name:14}{features:10}{len(group):9}{closed:8}{excess:10.1e}{bound:10.1e}{gap:11.1e}{slowest:8.1f}s")
+        numbers = f"{len(group):11}{closed:11}{excess:11.1e}{bound:11.1e}{gap:11.1e}{slowest:10.1f}s"
+        print(f"{name:14}{features:10}{numbers}")
     print(f"{broken} failures in {args.problems} problems")
 
 

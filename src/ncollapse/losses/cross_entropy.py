@@ -119,6 +119,16 @@ class SoftmaxForm(ConvexForm):
         near = np.where((self.goals == 1.0) & (gradient > -0.5), gradient, 0.0)
         return np.asarray(np.where(near != 0.0, np.log1p(near), logits))
 
+    def confusion_cost(self, gradient: Array) -> Array:
+        """min KL(r || p) over p with p_k = p_j: both become the mean of r_k and r_j."""
+        r = np.maximum(gradient + self.goals, 0.0)
+        own, rows = self.targets.argmax(axis=1), np.arange(len(r))
+        mine = r[rows, own][:, None]
+        mean = (mine + r) / 2
+        cost = xlogy(mine, mine) + xlogy(r, r) - 2 * xlogy(mean, mean)
+        cost[rows, own] = np.inf
+        return np.asarray(np.where(mine > r, cost, np.where(np.isinf(cost), cost, 0.0)).min(axis=1))
+
     def hessian(self, logits: Array, shares: Array) -> Array:
         p = np.exp(logits - logits.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)

@@ -14,6 +14,7 @@ raises D, so K x K class averages are enough, for any N.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +30,25 @@ EPS = 2.0**-52
 LARGEST_CONE = 2000  # groups up to which the cone v >= 0 is used; beyond, all v, which is valid but looser
 
 
-def lower_bound(point: Point) -> tuple[float, float]:
-    """The best dual bound found from the mean gradients, and the norm of their matrix over sqrt(lW lH)."""
+class DualBound(NamedTuple):
+    """The best bound found, its dual point as gradients q [G, K] (Y has the columns share_g q_g / n_g), and a norm.
+
+    norm: that of the matrix of the mean gradients, over sqrt(lW lH).
+    """
+
+    value: float
+    gradients: Array
+    norm: float
+
+
+def lower_bound(point: Point) -> DualBound:
+    """The best dual bound found from the mean gradients."""
     form, shares, bias, decay = point.form, point.shares, point.bias, point.problem.bias_decay
     plain = point.gradients
     norm = dual_norm(plain, point)
     if bias is None:
-        return _dual_value(point, plain, norm), norm / point.tau
+        value, best = _dual_value(point, plain, norm)
+        return DualBound(value, best, norm / point.tau)
     # A bias that has not converged spoils the bound: its optimum for these class means gives a better dual point.
     candidates = [plain, recentre(form, plain, shares, bias, decay)]
     # A tiny bias decay amplifies the rounding of Y 1: the points with Y 1 = 0 are candidates at every decay.
@@ -43,7 +56,8 @@ def lower_bound(point: Point) -> tuple[float, float]:
     values = [_dual_value(point, q, dual_norm(q, point), balanced=True) for q in balanced]
     if decay > 0.0:
         values += [_dual_value(point, q, norm if q is plain else dual_norm(q, point)) for q in candidates]
-    return max(values), norm / point.tau
+    value, best = max(values, key=lambda pair: pair[0])
+    return DualBound(value, best, norm / point.tau)
 
 
 def dual_norm(gradient: Array, point: Point) -> float:
@@ -55,7 +69,7 @@ def dual_norm(gradient: Array, point: Point) -> float:
     columns = dual_columns(gradient, point)
     if point.problem.features == "relu" and len(columns) <= LARGEST_CONE:
         return math.sqrt(max(0.0, maximise_on_cone(columns @ columns.T)[0]))
-    return float(np.linalg.norm(columns, 2))
+    return math.sqrt(max(0.0, float(np.linalg.eigvalsh(columns.T @ columns)[-1])))
 
 
 def dual_columns(gradient: Array, point: Point) -> Array:
@@ -63,11 +77,11 @@ def dual_columns(gradient: Array, point: Point) -> Array:
     return np.asarray(gradient * (point.shares / np.sqrt(point.counts))[:, None])
 
 
-def _dual_value(point: Point, q: Array, norm: float, *, balanced: bool = False) -> float:
-    """max over s in [0, s_max] of D(s Y), where s_max brings Y, of that norm, into the ball and the domain of L*.
+def _dual_value(point: Point, q: Array, norm: float, *, balanced: bool = False) -> tuple[float, Array]:
+    """max over s in [0, s_max] of D(s Y), and the gradients s q; s_max brings Y into the ball and the domain of L*.
 
-    `balanced` says that Y 1 = 0, up to rounding, so that the bias costs nothing. Norm and value are rounded outward, so
-    that the result is a lower bound in floating-point arithmetic too.
+    norm: that of Y. `balanced` says that Y 1 = 0, up to rounding, so that the bias costs nothing. Norm and value are
+    rounded outward, so that the result is a lower bound in floating-point arithmetic too.
     """
     shares, decay = point.shares, point.problem.bias_decay
     total = shares @ q
@@ -82,11 +96,11 @@ def _dual_value(point: Point, q: Array, norm: float, *, balanced: bool = False) 
         slack = rounding * (abs(terms) + s * size + s * s * penalty)
         return s * shift - terms - s * s * penalty - slack
 
-    best = value(largest)
-    if value(largest * (1.0 - 1e-6)) > best:
+    scale = largest
+    if value(largest * (1.0 - 1e-6)) > value(largest):
         found = minimize_scalar(lambda s: -value(s), bounds=(0.0, largest), method="bounded", options={"xatol": 1e-9})
-        best = max(best, value(0.0), -float(found.fun))
-    return float(best)
+        scale = max((largest, 0.0, float(found.x)), key=value)
+    return float(value(scale)), scale * q
 
 
 def recentre(form: ConvexForm, gradient: Array, shares: Array, bias: Array, bias_decay: float) -> Array:

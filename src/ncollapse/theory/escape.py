@@ -66,6 +66,8 @@ def escape(
     -0.646667
     """
     point = read_point(features, labels, weight, bias, problem, head, arguments)
+    if point.soft:
+        raise ValueError("labels: expected class indices [N], got soft targets")
     u, v, norm = steepest_atom(point)
     alpha = _null_vector(point.head) if point.problem.features == "free" else _dead_unit(features, labels, point)
     if norm <= point.tau or alpha is None:

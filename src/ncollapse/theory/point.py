@@ -41,6 +41,7 @@ class Point:
     labels: NDArray[np.int64]
     feature_decay: float
     num_samples: int
+    soft: bool = False
 
     @property
     def bias(self) -> Array | None:
@@ -78,8 +79,10 @@ def read_point(
         if bool(head.bias.any()):
             raise ValueError("bias: expected None or zeros as the problem has bias=False, got other values")
         head = Head(head.weight)
+    if is_soft(labels):
+        return _read_soft_point(features, labels, head, problem, sized)
     if problem.targets is not None:
-        raise ValueError("problem: expected class labels; a problem with soft targets has none")
+        raise ValueError("labels: expected soft targets [N, K] for a problem with targets, got class labels")
     summary = summarise(features, labels, head, convex_form(problem.loss, problem.num_classes), problem.logit_offset)
     if problem.features == "relu" and summary.lowest < -1e-9 * summary.highest:
         raise ValueError(
@@ -110,6 +113,58 @@ def read_point(
     )
 
 
+def is_soft(labels: Any) -> bool:
+    """Whether labels are target rows [N, K] rather than class indices."""
+    return isinstance(labels, Tensor | np.ndarray) and labels.ndim == 2
+
+
+def _read_soft_point(features: Any, labels: Any, head: Head, problem: Problem, sized: bool) -> Point:
+    """The point of samples with soft targets [N, K]; samples with the same target row are averaged."""
+    x = torch.as_tensor(features).detach().cpu().double()
+    y = torch.as_tensor(labels).detach().cpu().double().numpy()
+    if x.ndim != 2 or y.shape != (len(x), head.num_classes):
+        raise ValueError(f"labels: expected soft targets [{len(x)}, {head.num_classes}], got {list(y.shape)}")
+    if not (bool(x.isfinite().all()) and np.isfinite(y).all()):
+        raise ValueError("features and labels: expected finite values")
+    if problem.class_counts is not None:
+        raise ValueError("problem: expected batch_size or target_counts with soft targets, got class_counts")
+    if problem.features == "relu" and float(x.min()) < -1e-9 * float(x.max()):
+        raise ValueError(f"features has a value of {float(x.min()):.3g}, but the problem's features='relu'; use 'free'")
+    targets, group = np.unique(y, axis=0, return_inverse=True)
+    form = problem.loss.convex_form(targets)
+    if form is None:
+        raise ValueError(f"loss: expected one with a known convex conjugate, got {problem.loss.name!r}")
+    offset = torch.tensor(problem.logit_offset or (0.0,) * problem.num_classes, dtype=torch.float64)
+    logits = x @ head.weight.detach().cpu().double().T + offset
+    if head.bias is not None:
+        logits = logits - head.bias.detach().cpu().double()
+    members = torch.from_numpy(group.ravel())
+    losses, gradients = form.evaluate(logits, members)
+    sizes = np.bincount(members.numpy(), minlength=len(targets)).astype(np.float64)
+
+    def average(values: Array) -> Array:
+        sums = np.zeros((len(targets), *values.shape[1:]))
+        np.add.at(sums, members.numpy(), values)
+        return np.asarray(sums / sizes.reshape(-1, *[1] * (values.ndim - 1)))
+
+    weighted = sizes * (targets @ problem.class_weights)
+    scale = problem.per_class * problem.num_classes / len(x) if sized else 1.0
+    return Point(
+        problem=problem,
+        head=head,
+        form=form,
+        gradients=average(gradients.numpy()),
+        losses=average(losses.numpy()),
+        energies=average(x.square().sum(dim=1).numpy()),
+        counts=sizes,
+        shares=weighted / weighted.sum(),
+        labels=np.arange(len(targets)),
+        feature_decay=problem.feature_decay * scale,
+        num_samples=len(x),
+        soft=True,
+    )
+
+
 def point_of_groups(problem: Problem, features: Tensor, weight: Tensor, bias: Tensor | None) -> Point | None:
     """The point with one feature [G, d] for each of the problem's groups; None for a loss without a convex form."""
     groups = problem.groups
@@ -131,6 +186,7 @@ def point_of_groups(problem: Problem, features: Tensor, weight: Tensor, bias: Te
         labels=np.arange(len(features)) if groups.labels is None else groups.labels,
         feature_decay=problem.feature_decay,
         num_samples=len(features),
+        soft=groups.labels is None,
     )
 
 
