@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncollapse.runs.identity import setting_key, settings_key, settings_of
-from ncollapse.runs.record import RunRecord, dig
+from ncollapse.runs.record import RunRecord, get_nested
 
 LOSSES = {"ce": "CE", "bce": "BCE", "focal": "Focal", "ls": "LS", "mse": "MSE"}
 # What tells variants apart is asked in this order; a setting that only follows an earlier one is not repeated.
@@ -114,7 +114,7 @@ def measured(record: RunRecord, key: str) -> float:
     NaN where the run has none.
     """
     for tree in (record.summary or {}, *reversed(record.history)):
-        value = dig(tree, key)
+        value = get_nested(tree, key)
         if isinstance(value, dict):
             value = value.get("mean")
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -126,7 +126,7 @@ def measured(record: RunRecord, key: str) -> float:
 
 def predicted(record: RunRecord) -> dict[str, Any]:
     """What theory predicts for a run: as its summary says, or, before it has one, by its configuration; else {}."""
-    found = dig(record.summary or {}, "prediction")
+    found = get_nested(record.summary or {}, "prediction")
     if isinstance(found, dict):
         return found
     if record.summary is not None:

@@ -32,7 +32,7 @@ from ncollapse.report.tables import (
     tabulate_speed,
     tabulate_summary,
 )
-from ncollapse.runs.record import RunRecord, dig, read_runs
+from ncollapse.runs.record import RunRecord, get_nested, read_runs
 
 REPRESENTATIVES = 6
 SNAPSHOT = "snapshot.safetensors"
@@ -158,7 +158,7 @@ def render(report: Report, live: str = "") -> str:
         "look": look,
         "embed": embed,
         "pretty": pretty,
-        "dig": dig,
+        "get_nested": get_nested,
         "say_ranges": say_ranges,
         "keep": keep,
     }
@@ -236,7 +236,7 @@ def collect_notes(records: Sequence[RunRecord], unread: Sequence[RunRecord] = ()
     """What went wrong with runs, for the reader to see first."""
     notes = [f"Run {r.run_id}: snapshot.safetensors cannot be read; some figures go without it." for r in unread]
     for record in records:
-        reason = dig(record.summary or {}, "reason")
+        reason = get_nested(record.summary or {}, "reason")
         if record.status == "failed":
             notes.append(f"Run {record.run_id} failed: {reason or 'no reason recorded'}. The others go on without it.")
         if record.status == "corrupt":
@@ -260,7 +260,7 @@ def missing_epochs(record: RunRecord) -> str:
     step = every if isinstance(every, int) and every > 0 else 1
     epochs = [row["epoch"] for row in rows]
     lacking = [e for a, b in pairwise(epochs) if b - a > step for e in range(a + step, b, step)]
-    void = [row["epoch"] for row in rows if row["epoch"] > 0 and not is_number(dig(row, "train.nc1"))]
+    void = [row["epoch"] for row in rows if row["epoch"] > 0 and not is_number(get_nested(row, "train.nc1"))]
     parts = []
     if lacking:
         parts.append(f"{_count(lacking, 'is', 'are')} missing (first {lacking[0]})")

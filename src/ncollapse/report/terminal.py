@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ncollapse.compare.findings import QUANTITIES, SPEEDS, Finding, Quantity, name_early
 from ncollapse.compare.seeds import Difference
 from ncollapse.report.numbers import MISSING, name_all, show, show_estimate, show_with_error
-from ncollapse.runs.record import RunRecord, dig
+from ncollapse.runs.record import RunRecord, get_nested
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +32,7 @@ def print_findings(output: Console, findings: Sequence[Finding], unfinished: Seq
     if any(f.reference for f in findings):
         output.print(FOOTNOTE.format(early=name_early(findings)), style="dim", highlight=False)
     for record in unfinished:
-        reason = dig(record.summary or {}, "reason") or "; ".join(record.notes)
+        reason = get_nested(record.summary or {}, "reason") or "; ".join(record.notes)
         output.print(f"{record.label}: {record.status}{f' ({reason})' if reason else ''}", style="red", markup=False)
     for finding in findings:
         output.print(f"- {finding.sentence}", markup=False, highlight=False)

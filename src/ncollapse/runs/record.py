@@ -64,16 +64,16 @@ class RunRecord:
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value of the configuration by its dotted name, such as "optim.batch_size"."""
-        return dig(self.config, key, default)
+        return get_nested(self.config, key, default)
 
     def final(self, key: str) -> float:
         """A number of the summary by its dotted name, such as "train.positive_score.mean"; NaN where there is none."""
-        value = dig(self.summary or {}, key)
+        value = get_nested(self.summary or {}, key)
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
 
     def series(self, key: str) -> tuple[list[int], list[float]]:
         """Epochs and values of a field over the history, such as "train.nc1"; epochs without it are left out."""
-        points = [(row.get("epoch"), dig(row, key)) for row in self.history]
+        points = [(row.get("epoch"), get_nested(row, key)) for row in self.history]
         kept = [(e, float(v)) for e, v in points if isinstance(e, int) and isinstance(v, (int, float))]
         return [e for e, _ in kept], [v for _, v in kept]
 
@@ -159,10 +159,10 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def dig(tree: Any, key: str, default: Any = None) -> Any:
+def get_nested(tree: Any, key: str, default: Any = None) -> Any:
     """A nested value by its dotted name.
 
-    >>> dig({"train": {"nc1": 0.5}}, "train.nc1")
+    >>> get_nested({"train": {"nc1": 0.5}}, "train.nc1")
     0.5
     """
     for part in key.split("."):
