@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from ncollapse.compare.findings import compare_runs, to_dict
+from ncollapse.compare import compare_runs, to_dict
 from ncollapse.compare.plan import choose_recipe, plan
 from ncollapse.compare.variants import gather_copies, group_runs, measured
 from ncollapse.runs.record import read_runs

@@ -15,7 +15,7 @@ from ncollapse.report.figures.distributions import half_violin
 from ncollapse.report.figures.features import draw_embedding, subsample
 from ncollapse.report.figures.frames import grams
 from ncollapse.report.figures.theory import map_phases
-from ncollapse.report.page import load_snapshots
+from ncollapse.report.layout import load_snapshots
 from ncollapse.report.panels import GAP_Y, ROW, arrange, for_print, legend_height, merge_alike
 from ncollapse.runs.record import read_runs
 from reference.runs import write_comparison, write_run
@@ -33,7 +33,7 @@ def test_every_section_is_there(report):
     assert ids == {
         "differences", "collapse", "accuracy", "gap", "scores", "margins", "frames", "embedding", "phases", "landscapes"
     }  # fmt: skip
-    assert all(figure.aid and figure.title and figure.source for figure in report.figures)
+    assert all(figure.method and figure.title and figure.source for figure in report.figures)
 
 
 def test_plotly_accepts_every_specification(report):
@@ -201,7 +201,7 @@ def test_pointers_show_rates_as_their_axis_does(report):
         lines = [t for t in next(f for f in report.figures if f.id == id).spec["data"] if "hovertemplate" in t]
         assert lines
         assert all(form in t["hovertemplate"] for t in lines)
-    assert "0 at the optimum" in next(f for f in report.figures if f.id == "gap").aid
+    assert "0 at the optimum" in next(f for f in report.figures if f.id == "gap").method
 
 
 def test_long_names_get_room_below_the_violins(tmp_path):

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncollapse.compare.seeds import Difference, Estimate
-from ncollapse.report.numbers import compact, compact_matrix, deviation, embed, show, show_difference, show_estimate
+from ncollapse.compare.numbers import deviation, show, show_difference, show_estimate
+from ncollapse.report.encoding import compact, compact_matrix, embed
 
 
 @pytest.mark.parametrize(

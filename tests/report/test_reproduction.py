@@ -108,7 +108,7 @@ def test_without_published_numbers_the_figure_says_so(records):
     _, lines, _, _ = lay_out("ncollapse/bias-init", records)
     figure = draw_lines(lines)
     assert figure.title == "Ours on the predicted numbers"
-    assert "published" not in figure.aid + figure.title
+    assert "published" not in figure.method + figure.title
     assert not any("published" in trace["name"] for trace in figure.spec["data"])
 
 

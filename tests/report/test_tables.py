@@ -10,15 +10,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ncollapse.compare.findings import QUANTITIES, compare_runs
+from ncollapse.compare import QUANTITIES, compare_runs
 from ncollapse.compare.seeds import Difference
 from ncollapse.compare.variants import group_runs
 from ncollapse.report import make_report
 from ncollapse.report.export import escape_latex, export_table, format_latex
-from ncollapse.report.numbers import keep
-from ncollapse.report.page import render
+from ncollapse.report.encoding import limit_breaks
+from ncollapse.report.html import render
 from ncollapse.report.published import find_published
-from ncollapse.report.tables import Cell, Table, difference_cell, tabulate_classes, tabulate_summary
+from ncollapse.report.run_tables import tabulate_classes
+from ncollapse.report.tables import Cell, Table, difference_cell, tabulate_summary
 from ncollapse.report.terminal import print_findings
 from ncollapse.runs.record import read_runs
 from reference.runs import write_comparison, write_run
@@ -124,9 +125,9 @@ def test_records_without_numbers_or_figures_are_named(tmp_path):
 
 
 def test_lines_of_cells_break_between_statements_alone():
-    assert keep("theory 3.771, +0.18 %").split(" ") == ["theory\xa03.771,", "+0.18\xa0%"]
-    assert keep("−0.7 [−3.5, +2.2]").split(" ") == ["−0.7", "[−3.5,\xa0+2.2]"]
-    assert keep("BCE · λb 0.5 · b₀ 10, n = 1").split(" ") == ["BCE\xa0·", "λb\xa00.5\xa0·", "b₀\xa010,", "n\xa0=\xa01"]
+    assert limit_breaks("theory 3.771, +0.18 %").split(" ") == ["theory\xa03.771,", "+0.18\xa0%"]
+    assert limit_breaks("−0.7 [−3.5, +2.2]").split(" ") == ["−0.7", "[−3.5,\xa0+2.2]"]
+    assert limit_breaks("BCE · λb 0.5 · b₀ 10, n = 1").split(" ") == ["BCE\xa0·", "λb\xa00.5\xa0·", "b₀\xa010,", "n\xa0=\xa01"]
 
 
 def test_the_gap_of_another_objective_is_neither_better_nor_worse(tmp_path):
@@ -179,7 +180,7 @@ def test_speeds_without_a_record_are_dashes_with_a_note(tmp_path):
     assert ce[1:4] == ["never", "–", "–"]
     assert bce[2] == "never" or float(bce[2])
     assert speed.notes == ("CE: uniform accuracy, NC1, NC2 and NC3 over the epochs not recorded, or not by all runs.",)
-    assert "over epochs 1 to 3 (" in speed.aid
+    assert "over epochs 1 to 3 (" in speed.method
 
 
 def test_different_epochs_of_measuring_are_noted(tmp_path):
@@ -192,7 +193,7 @@ def test_different_epochs_of_measuring_are_noted(tmp_path):
 def test_tables_announce_theory_only_where_they_hold_it(tmp_path):
     for decay in (0.0, 1e-3, 1e-2, 1e-1, 1.0):
         write_run(tmp_path, {"decays.bias": decay, "optim.epochs": 2}, snapshot=False)
-    aids = {t.id: t.aid for t in make_report(tmp_path).tables}
+    aids = {t.id: t.method for t in make_report(tmp_path).tables}
     assert "theory" in aids["summary-scores"]
     assert "theory" not in aids["summary"] + aids["summary-collapse"]
 

@@ -62,10 +62,10 @@ class Args:
 def main(argv: list[str]) -> int:
     """Parse, run, print; 0 if every run finished, else 1."""
     args = tyro.cli(Args, args=argv, prog="ncollapse compare", config=(tyro.conf.FlagCreatePairsOff,))
-    from ncollapse.compare.findings import to_dict
+    from ncollapse.compare import to_dict
     from ncollapse.compare.plan import compare, plan
     from ncollapse.report import write_report
-    from ncollapse.report.terminal import print_findings
+    from ncollapse.report.terminal import print_outcome
 
     form = {"image_size": args.image_size, "channels": args.channels}
     recipes = plan(args.data, args.losses, args.optimisers, args.seeds, args.recipe, args.epochs, **form)
@@ -74,18 +74,19 @@ def main(argv: list[str]) -> int:
     }
     display = progress()
     try:
-        records, findings = compare(recipes, args.out, progress=follow(display, recipes), **options)
+        outcome = compare(recipes, args.out, progress=follow(display, recipes), **options)
     finally:
         if display.live.is_started:
             display.stop()
-    unfinished = [r for r in records if r.status != "finished"]
-    if not args.json:  # before the page, which may have no place
-        print_findings(console(), findings, unfinished)
+    unfinished = [r for r in outcome.records if r.status != "finished"]
+    if not args.json:  # before the page, which may fail to be written
+        print_outcome(console(), outcome)
     with writing_to(f"--out {args.out}"):
-        page = write_report(args.out)
+        page = write_report(args.out, outcome=outcome)
     if args.json:
         runs = [{"run_id": r.run_id, "status": r.status, "reason": (r.summary or {}).get("reason")} for r in unfinished]
-        print_json({"variants": to_dict(findings), "unfinished": runs, "report": str(page)})
+        found = {"verdict": outcome.verdict, "variants": to_dict(outcome.findings)}
+        print_json({**found, "unfinished": runs, "report": str(page)})
     else:
         print(page)
     return 1 if unfinished else 0

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncollapse.compare.findings import Finding, compare_runs
-from ncollapse.runs.record import RunRecord, read_run
+from ncollapse.compare.outcome import Outcome, compare_records
+from ncollapse.runs.folder import RunFolder
 from ncollapse.sweep.sweep import sweep
 
 if TYPE_CHECKING:
@@ -25,15 +25,14 @@ def compare(
     *,
     progress: Callable[[dict[str, Any]], None] | None = None,
     **options: Any,
-) -> tuple[list[RunRecord], list[Finding]]:
+) -> Outcome:
     """Run what is not finished yet and lay the results side by side; `options` go to `sweep`.
 
     A run that fails is recorded with its reason while the others go on; an interrupt leaves folders that the same call
     continues.
     """
     check_data(recipes, Path(out), options.get("data_root"))
-    records = sweep(recipes, out, progress=progress, **options)
-    return records, compare_runs(records)
+    return compare_records(sweep(recipes, out, progress=progress, **options))
 
 
 def check_data(recipes: Sequence[Recipe], out: Path, data_root: str | Path | None) -> None:
@@ -41,7 +40,7 @@ def check_data(recipes: Sequence[Recipe], out: Path, data_root: str | Path | Non
     from ncollapse.data.choose import check_form
     from ncollapse.train.feed import load_splits
 
-    waiting = [r for r in recipes if read_run(out / r.run_id).status != "finished"]
+    waiting = [r for r in recipes if (RunFolder(out / r.run_id).read_summary() or {}).get("status") != "finished"]
     for recipe in {json.dumps(asdict(r.data)): r for r in waiting}.values():
         for part in load_splits(recipe, data_root).values():
             check_form(part, recipe.data.image_size, recipe.data.channels)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ncollapse.compare.variants import group_runs
+from ncollapse.compare import group_runs
 from ncollapse.grammar import count
 from ncollapse.papers import landscapes
 from ncollapse.papers.claims import Claim
@@ -15,13 +15,15 @@ from ncollapse.papers.coverage import Coverage
 from ncollapse.papers.experiment import Experiment
 from ncollapse.papers.judge import Line
 from ncollapse.papers.markdown import HEAD, conclude, describe, mark, rows
+from ncollapse.report.content import Report, make_section
+from ncollapse.report.encoding import compact, compact_matrix
 from ncollapse.report.figures import curves
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
-from ncollapse.report.numbers import compact, compact_matrix
-from ncollapse.report.page import Report, lay_section, write_page
+from ncollapse.report.html import write_page
 from ncollapse.report.panels import Figure, Panel, build, escape
 from ncollapse.report.style import FAINT, SEQUENTIAL
-from ncollapse.report.tables import Cell, Table, tabulate_runs
+from ncollapse.report.run_tables import tabulate_runs
+from ncollapse.report.tables import Cell, Table
 from ncollapse.runs.record import RunRecord
 
 SHOWN = {
@@ -48,9 +50,9 @@ def write_experiment(
         evolution.insert(0, draw_curves(experiment, records))
     numbers = [draw_axes(lines) or draw_lines(lines), draw_means(experiment, records)]
     sections = [
-        lay_section("numbers", "Numbers", [tabulate_lines(experiment, lines)], numbers),
-        lay_section("collapse-curves", "Over the epochs", [], evolution),
-        lay_section("provenance", "Runs", [tabulate_runs(variants, [], anchors)] if variants else [], []),
+        make_section("numbers", "Numbers", [tabulate_lines(experiment, lines)], numbers),
+        make_section("collapse-curves", "Over the epochs", [], evolution),
+        make_section("provenance", "Runs", [tabulate_runs(variants, [], anchors)] if variants else [], []),
     ]
     report = Report(
         f"{experiment.id}: {experiment.title}",
@@ -93,7 +95,7 @@ def write_landscape(path: Path, experiment: Experiment) -> Path:
         "darker is lower."
     )
     figure = Figure("landscape", "Over norm and angle", aid, build(panels, columns=2, row_height=320, min_width=300))
-    section = lay_section("landscape", "Landscape", [], [figure])
+    section = make_section("landscape", "Landscape", [], [figure])
     title = f"{experiment.id}: {experiment.title}"
     return write_page(Report(title, caption, (), (section,), (), {}, sentences=(*said, *notes)), path)
 

@@ -12,7 +12,7 @@ import math
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -102,18 +102,30 @@ def read_run(path: str | Path) -> RunRecord:
     env = read_object(folder / "env.json", notes)
     history = _read_lines(folder, notes)
     summary = read_object(folder / "summary.json", notes)
-    status: Status
+    status = _find_status(folder, config, summary, notes)
+    return RunRecord(folder, folder.name, config or {}, env or {}, history, summary, status, tuple(notes))
+
+
+def read_status(path: str | Path) -> Status:
+    """The status of a run folder as `read_run` gives it, without reading the history."""
+    folder = Path(path)
+    notes: list[str] = []
+    config, summary = (read_object(folder / name, notes) for name in ("config.json", "summary.json"))
+    return _find_status(folder, config, summary, notes)
+
+
+def _find_status(
+    folder: Path, config: dict[str, Any] | None, summary: dict[str, Any] | None, notes: list[str]
+) -> Status:
     said = (summary or {}).get("status")
     if config is None or (summary is None and (folder / "summary.json").exists()):
-        status = "corrupt"
-    elif said == "finished" or said == "failed":
-        status = said
-    elif said not in (None, "interrupted", "running"):
+        return "corrupt"
+    if said == "finished" or said == "failed":
+        return cast(Status, said)
+    if said not in (None, "interrupted", "running"):
         notes.append(f"summary.json: status {said!r} is not one of finished, failed, interrupted")
-        status = "corrupt"
-    else:
-        status = "running" if is_locked(folder) else "interrupted"
-    return RunRecord(folder, folder.name, config or {}, env or {}, history, summary, status, tuple(notes))
+        return "corrupt"
+    return "running" if is_locked(folder) else "interrupted"
 
 
 def read_runs(folder: str | Path) -> list[RunRecord]:
@@ -121,17 +133,19 @@ def read_runs(folder: str | Path) -> list[RunRecord]:
 
     A folder that does not exist raises FileNotFoundError; one without runs gives an empty list.
     """
+    return [read_run(path) for path in find_runs(folder)]
+
+
+def find_runs(folder: str | Path) -> list[Path]:
+    """The run folders that `read_runs` reads, in its order."""
     root = Path(folder)
     if not root.is_dir():
         raise FileNotFoundError(f"no folder {str(root)!r} to read runs from")
     if is_run(root):
-        return [read_run(root)]
-    found: list[RunRecord] = []
+        return [root]
+    found: list[Path] = []
     for child in sorted(p for p in root.iterdir() if p.is_dir()):
-        if is_run(child):
-            found.append(read_run(child))
-        else:
-            found += [read_run(p) for p in sorted(child.iterdir()) if p.is_dir() and is_run(p)]
+        found += [child] if is_run(child) else [p for p in sorted(child.iterdir()) if p.is_dir() and is_run(p)]
     return found
 
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.compare.variants import CASES, LOSSES, group_runs
+from ncollapse.compare import CASES, LOSSES, group_runs
 from ncollapse.papers.archive import find_gram
 from ncollapse.papers.experiment import Experiment
 from ncollapse.papers.judge import Line, find_points
 from ncollapse.papers.markdown import NAMES
+from ncollapse.report.encoding import compact
 from ncollapse.report.figures.curves import collect_panels, curve_panel
-from ncollapse.report.figures.frames import RANGE, lay_matrix, scale_colours
-from ncollapse.report.numbers import compact
+from ncollapse.report.figures.frames import lay_matrix, off_diagonal_limit, scale_colours
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once
-from ncollapse.report.style import look
+from ncollapse.report.style import loss_style
 from ncollapse.runs.record import RunRecord
 
 MANY = 24
@@ -28,7 +28,7 @@ SCORES = {
     "train.negative_score": ("negative score", "#CC79A7", "square"),
 }
 LEGEND = ("ours", "ours, cut short", "published", "predicted")
-AID = (
+METHOD = (
     "Filled: ours, paler where the run was cut short; open: published; dash: predicted. A filled mark within an open "
     "one is a number reproduced."
 )
@@ -43,8 +43,8 @@ def draw_curves(experiment: Experiment, records: Sequence[RunRecord]) -> Figure 
     panels = [
         curve_panel(variants, field, name_field(field), log="accuracy" not in field) for field in experiment.curves
     ]
-    aid = "Over the epochs, means over seeds; on a log axis a straight descent is exponential."
-    return collect_panels(panels, "curves", experiment.title, aid, experiment.id)
+    method = "Over the epochs, means over seeds; on a log axis a straight descent is exponential."
+    return collect_panels(panels, "curves", experiment.title, method, experiment.id)
 
 
 def draw_means(experiment: Experiment, records: Sequence[RunRecord]) -> Figure | None:
@@ -52,16 +52,20 @@ def draw_means(experiment: Experiment, records: Sequence[RunRecord]) -> Figure |
     if "train.mean_orthogonality" not in experiment.finals:
         return None
     panels: list[Panel] = []
+    found: list[np.ndarray] = []
     for variant in group_runs(records):
         gram = next((gram for gram in map(find_gram, variant.finished) if gram is not None), None)
         if gram is not None:
-            panels.append(lay_matrix(escape(variant.label), np.array(gram["cosines"]), len(panels)))
+            found.append(np.array(gram["cosines"]))
+            panels.append(lay_matrix(escape(variant.label), found[-1], len(panels)))
     if not panels:
         return None
     columns = min(3, len(panels))
-    spec = build(panels, columns=columns, row_height=300, min_width=240, coloraxis=scale_colours(), showlegend=False)
-    aid = f"Cosines between the class means; the colours stop at ±{RANGE}, so that the small ones can be told apart."
-    return Figure("means", "Cosines between the class means", aid, spec, experiment.id)
+    limit = off_diagonal_limit(found)
+    colours = scale_colours(limit)
+    spec = build(panels, columns=columns, row_height=300, min_width=240, coloraxis=colours, showlegend=False)
+    method = f"Cosines between the class means; the colours stop at ±{limit:.2g}, the largest off the diagonal."
+    return Figure("means", "Cosines between the class means", method, spec, experiment.id)
 
 
 def draw_axes(lines: Sequence[Line]) -> Figure | None:
@@ -83,7 +87,7 @@ def draw_axes(lines: Sequence[Line]) -> Figure | None:
         return None
     name_once(panels)
     spec = build(panels, columns=2, row_height=260, min_width=280, bottom=60, showlegend=True)
-    return Figure("scores", "Scores and biases", AID, spec)
+    return Figure("scores", "Scores and biases", METHOD, spec)
 
 
 def draw_lines(lines: Sequence[Line]) -> Figure | None:
@@ -99,7 +103,7 @@ def draw_lines(lines: Sequence[Line]) -> Figure | None:
         traces: list[Spec] = []
         for loss in dict.fromkeys(str(line.keys.get("loss", "")) for line in here):
             mine = [line for line in here if str(line.keys.get("loss", "")) == loss]
-            style, xs = look(loss), [_name_setting(line, shown) for line in mine]
+            style, xs = loss_style(loss), [_name_setting(line, shown) for line in mine]
             traces += _mark(LOSSES.get(loss, loss), mine, xs, style.colour, style.marker, scale=100 if percent else 1)
         title = name_field(field) + (", %" if percent else "")
         hidden = {"showticklabels": False} if len(settings) > MANY else {"automargin": True}
@@ -110,7 +114,7 @@ def draw_lines(lines: Sequence[Line]) -> Figure | None:
     spec = build(panels, columns=columns, row_height=HEIGHT, min_width=240, bottom=70, showlegend=True)
     if not any(line.published for line in shown):
         return Figure("published", "Ours on the predicted numbers", UNPUBLISHED, spec)
-    return Figure("published", "Ours on the published numbers", AID, spec)
+    return Figure("published", "Ours on the published numbers", METHOD, spec)
 
 
 def _widen(lines: Sequence[Line]) -> Spec:
