@@ -32,12 +32,12 @@ def test_vectors_get_the_small_network(data):
 
 def test_a_start_of_the_bias_that_goes_with_the_loss_keeps_losses_comparable(tmp_path):
     for recipe in plan("cifar10", ("ce", "bce"), seeds=2, recipe="bce-vs-ce/setting-3"):
-        path = write_run(tmp_path, {"loss.name": recipe.loss.name, "seed": recipe.seed})
+        path = write_run(tmp_path, {"loss.name": recipe.loss.name, "seed": recipe.seed}, folder=recipe.run_id)
         (path / "config.json").write_text(recipe.to_json())
     found = compare_runs(read_runs(tmp_path))
     assert [f.variant.label for f in found] == ["CE · b₀ 0", "BCE · b₀ 6"]
     assert found[1].differences["test.accuracy"].n == 2
-    other = write_run(tmp_path, {"loss.name": "bce", "seed": 5})
+    other = write_run(tmp_path, {"loss.name": "bce", "seed": 5}, folder="other")
     (other / "config.json").write_text(recipe.override(model__bias_init=1.0, seed=0).to_json())
     assert [f.reference for f in compare_runs(read_runs(tmp_path))] == [None, None, None]
 
@@ -151,7 +151,7 @@ def test_grid_of_sixty_is_told_apart_by_what_varies(tmp_path):
 
 def test_theory_is_there_before_the_run_has_ended(tmp_path):
     recipe = plan(losses=("bce",), seeds=1)[0]
-    path = write_run(tmp_path, {}, status="interrupted", epochs_done=2)
+    path = write_run(tmp_path, {}, status="interrupted", epochs_done=2, folder=recipe.run_id)
     (path / "config.json").write_text(recipe.to_json())
     (found,) = compare_runs(read_runs(tmp_path))
     import ncollapse as nc

@@ -244,6 +244,7 @@ def measure(features, labels, weight, bias):
         "nc3_centred": to_simplex(gram(w_centred, centred)),
         "nc3_distance": frobenius(w / frobenius(w) - centred / frobenius(centred)),
         "nc4": average(REAL(a == c) for a, c in zip(decisions, nearest)),
+        "nearest_mean_accuracy": average(REAL(a == c) for a, c in zip(nearest, y)),
         "accuracy": average(REAL(a == c) for a, c in zip(decisions, y)),
         "uniform_accuracy": uniform_accuracy(own, other),
         "uniform_accuracy_grid": uniform_accuracy_grid(own, other),
@@ -256,7 +257,7 @@ def measure(features, labels, weight, bias):
         "nc2_relu": frobenius(w / frobenius(w) - frame / frobenius(frame)),
         "weight_norms": [norm(row) for row in w],
         "weight_cosines": spread(cosine(a, c) for a, c in itertools.combinations(w, 2)),
-        "collapsed": positive["std"] <= 0.5 and negative["std"] <= 0.5,
+        "scores_concentrated": positive["std"] <= 0.5 and negative["std"] <= 0.5,
     }
 
 

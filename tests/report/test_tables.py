@@ -77,7 +77,7 @@ def test_published_numbers_are_found_by_configuration(tmp_path):
     from ncollapse.train import recipes
 
     recipe = recipes.get("bce-vs-ce/setting-2", loss="bce", data="mnist", model="resnet18").override(seed=3)
-    folder = write_run(tmp_path, {})
+    folder = write_run(tmp_path, {}, folder="run")
     (folder / "config.json").write_text(recipe.to_json())
     found = find_published(group_runs(read_runs(tmp_path)))
     assert found["BCE"]["train.positive_score"].value == pytest.approx(7.746, abs=0.06)
@@ -119,7 +119,7 @@ def test_records_without_numbers_or_figures_are_named(tmp_path):
     (path / "history.jsonl").write_text("\n".join(rows))
     (path / "snapshot.safetensors").write_bytes(b"torn")
     notes = [note for note in make_report(tmp_path).notes if path.name in note]
-    assert [n for n in notes if "snapshot.safetensors cannot be read" in n]
+    assert [n for n in notes if "snapshot.safetensors: " in n]
     assert [n for n in notes if "no number for test accuracy, train NC1;" in n]
     assert [n for n in notes if f"one epoch has no NC1 (first {third['epoch']})" in n]
 

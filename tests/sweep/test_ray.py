@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from ncollapse.papers.experiment import adjust
 from ncollapse.sweep.sweep import sweep
 from ncollapse.train import recipes
 
@@ -36,8 +35,8 @@ def last_epoch(folder):
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_lost_node_s_run_is_resumed_elsewhere(cluster, tmp_path):
-    base = adjust(recipes.get("digits"), model__name="mlp-16", optim__epochs=EPOCHS)
-    runs = [adjust(base, seed=seed) for seed in range(2)]
+    base = recipes.get("digits").override(model__name="mlp-16", optim__epochs=EPOCHS)
+    runs = [base.override(seed=seed) for seed in range(2)]
     second = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     records = []

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 from ncollapse.metrics import measure
 from ncollapse.train import recipes, run
+from ncollapse.train.build import build_model, load_splits, make_loaders
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor
-from ncollapse.train.feed import build_model, load_splits, make_feed
 
 
 def free_port():
@@ -92,10 +92,10 @@ def test_batch_norm_is_measured_as_it_is_saved(tmp_path):
         model__name="resnet32", optim__epochs=1, data__samples_per_class=8, optim__batch_size=16
     )
     two = train_on_two(recipe, tmp_path)
-    feed = make_feed(recipe, load_splits(recipe, None), World(0, 1, torch.device("cpu")))
-    model, _ = build_model(recipe, feed, World(0, 1, torch.device("cpu")))
+    loaders = make_loaders(recipe, load_splits(recipe, None), World(0, 1, torch.device("cpu")))
+    model, _ = build_model(recipe, loaders, World(0, 1, torch.device("cpu")))
     model.load_state_dict(load_file(tmp_path / "two" / recipe.run_id / "final.safetensors"))
-    features, labels = Extractor(model, "fp32", World(0, 1, torch.device("cpu")))(feed.measured["train"])
+    features, labels = Extractor(model, "fp32", World(0, 1, torch.device("cpu")))(loaders.measured["train"])
     found = measure(features, labels, head=model.head)
     assert two["train"]["nc1"] == pytest.approx(found.nc1, rel=1e-5)
     assert two["train"]["feature_energy"] == pytest.approx(found.feature_energy, rel=1e-5)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
+from ncollapse.commands.options import parse_args
 from ncollapse.console import console, print_json, progress
 from ncollapse.output import writing_to
 
@@ -61,11 +60,11 @@ class Args:
 
 def main(argv: list[str]) -> int:
     """Parse, run, print; 0 if every run finished, else 1."""
-    args = tyro.cli(Args, args=argv, prog="ncollapse compare", config=(tyro.conf.FlagCreatePairsOff,))
+    args = parse_args(Args, argv, "compare")
     from ncollapse.compare import to_dict
     from ncollapse.compare.plan import compare, plan
     from ncollapse.report import write_report
-    from ncollapse.report.terminal import print_outcome
+    from ncollapse.report.terminal import print_comparison
 
     form = {"image_size": args.image_size, "channels": args.channels}
     recipes = plan(args.data, args.losses, args.optimisers, args.seeds, args.recipe, args.epochs, **form)
@@ -74,18 +73,18 @@ def main(argv: list[str]) -> int:
     }
     display = progress()
     try:
-        outcome = compare(recipes, args.out, progress=follow(display, recipes), **options)
+        comparison = compare(recipes, args.out, progress=follow(display, recipes), **options)
     finally:
         if display.live.is_started:
             display.stop()
-    unfinished = [r for r in outcome.records if r.status != "finished"]
+    unfinished = [r for r in comparison.records if r.status != "finished"]
     if not args.json:  # before the page, which may fail to be written
-        print_outcome(console(), outcome)
+        print_comparison(console(), comparison)
     with writing_to(f"--out {args.out}"):
-        page = write_report(args.out, outcome=outcome)
+        page = write_report(args.out, comparison=comparison)
     if args.json:
         runs = [{"run_id": r.run_id, "status": r.status, "reason": (r.summary or {}).get("reason")} for r in unfinished]
-        found = {"verdict": outcome.verdict, "variants": to_dict(outcome.findings)}
+        found = {"verdict": comparison.verdict, "variants": to_dict(comparison.findings)}
         print_json({**found, "unfinished": runs, "report": str(page)})
     else:
         print(page)

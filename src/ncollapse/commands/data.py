@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from ncollapse.commands.options import parse_args
 from ncollapse.console import console, print_json
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> int:
     """List or check; 1 if a data set that is there is damaged."""
     from ncollapse.data.check import check_data, list_data
 
-    args = tyro.cli(Args, args=argv, prog="ncollapse data", description="What is below the data root.")
+    args = parse_args(Args, argv, "data", description="What is below the data root.")
     if args.action == "list" and args.names:
         raise ValueError("names are for check: ncollapse data check mnist --root DIR")
     root = args.root or os.environ.get("NCOLLAPSE_DATA") or None

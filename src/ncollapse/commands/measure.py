@@ -6,13 +6,18 @@ import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from ncollapse import console
+from ncollapse.commands.options import parse_args
 from ncollapse.metrics import FIELDS, GROUPS, Measurement, Spread, measure
 from ncollapse.metrics.files import read_arrays
+
+if TYPE_CHECKING:
+    from ncollapse.checkpoints import Checkpoint
+    from ncollapse.data.normalisation import Normalisation
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ class Args:
     """Scale images to this size; needed for image folders."""
     channels: int | None = None
     """Repeat the channel of grey images so many times."""
+    normalise: str = "auto"
+    """How pixels are normalised: auto, none, recipe, imagenet, model (timm's own), or MEAN,.../STD,... by channel."""
     numerical_rank: bool = False
     """Also measure the numerical rank of each class's features."""
     json: bool = False
@@ -50,9 +57,10 @@ class Args:
 
 def main(argv: list[str]) -> int:
     """Run the verb."""
-    args = tyro.cli(Args, args=argv, prog="ncollapse measure", config=(tyro.conf.FlagCreatePairsOff,))
+    args = parse_args(Args, argv, "measure")
     if args.file is None:
-        show(measure_model(args), as_json=args.json)
+        found = measure_model(args)
+        show(found.measurement, as_json=args.json, normalisation=found.normalisation)
     elif args.model or args.weights or args.data:
         raise ValueError("FILE and --model, --weights, --data exclude each other: arrays or a checkpoint, not both")
     else:
@@ -60,7 +68,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def measure_model(args: Args) -> Measurement:
+def measure_model(args: Args) -> Checkpoint:
     """Measure a checkpoint; tensors of the file that the network does not have are named on standard error."""
     if args.model is None or args.weights is None or args.data is None:
         raise ValueError("nothing to measure: give FILE, or all of --model, --weights and --data")
@@ -77,17 +85,19 @@ def measure_model(args: Args) -> Measurement:
         layer=args.layer,
         image_size=args.image_size,
         channels=args.channels,
+        normalise=args.normalise,
     )
     if found.unexpected:
         names = shorten(found.unexpected)
         print(f"ncollapse measure: {len(found.unexpected)} unexpected in {args.weights}: {names}", file=sys.stderr)
-    return found.measurement
+    return found
 
 
-def show(measurement: Measurement, *, as_json: bool = False) -> None:
-    """Print a measurement as a grouped table or as JSON."""
+def show(measurement: Measurement, *, as_json: bool = False, normalisation: Normalisation | None = None) -> None:
+    """Print a measurement as a grouped table or as JSON, with the normalisation of the pixels it was measured on."""
     if as_json:
-        console.print_json(measurement.to_dict())
+        about = {} if normalisation is None else {"normalisation": normalisation.to_dict()}
+        console.print_json({**measurement.to_dict(), **about})
         return
     screen = console.console()
     lines = {
@@ -106,6 +116,8 @@ def show(measurement: Measurement, *, as_json: bool = False) -> None:
     missing = [row.name for row in FIELDS if row.name not in (*lines, "empty_classes")]
     if missing:
         screen.print(f"\nnot measured: {', '.join(missing)}", soft_wrap=True)
+    if normalisation is not None:
+        screen.print(f"\nmeasured on {normalisation.describe()}", soft_wrap=True, highlight=False)
 
 
 def lay_out(cells: tuple[str, ...], widths: list[int]) -> str:

@@ -1,7 +1,7 @@
 """Which loss to train with: the runs of a comparison, their statistics over seeds, and the findings in words."""
 
+from ncollapse.compare.comparison import Comparison, compare_records, compare_runs
 from ncollapse.compare.findings import Finding, name_early, to_dict
-from ncollapse.compare.outcome import Outcome, compare_records, compare_runs
 from ncollapse.compare.quantities import QUANTITIES, SPEEDS, Quantity
 from ncollapse.compare.ranking import Effect, Place, Ranking
 from ncollapse.compare.seeds import Difference, Estimate, estimate, is_number
@@ -12,11 +12,11 @@ __all__ = [
     "LOSSES",
     "QUANTITIES",
     "SPEEDS",
+    "Comparison",
     "Difference",
     "Effect",
     "Estimate",
     "Finding",
-    "Outcome",
     "Place",
     "Quantity",
     "Ranking",

@@ -57,9 +57,10 @@ def find(variant: Variant, reference: Variant | None) -> Finding:
     runs = variant.counted
     estimates = {q.key: estimate([measured(r, q.key) for r in runs]) for q in QUANTITIES}
     pairs = pair_by_seed(reference.counted, runs) if reference else []
-    all_speeds = [collapse_speed(r.history) for r in runs]
+    # Where a history has lost rows, a first epoch may be among them: such runs have no speed.
+    all_speeds = [collapse_speed(r.history) for r in runs if not r.missing_epochs()]
     raced = []
-    for a, b in pairs:
+    for a, b in ((a, b) for a, b in pairs if not (a.missing_epochs() or b.missing_epochs())):
         both = shared_epochs(a.history, b.history)
         raced.append((collapse_speed(a.history, epochs=both), collapse_speed(b.history, epochs=both)))
     speed_differences = {

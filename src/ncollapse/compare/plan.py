@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncollapse.compare.outcome import Outcome, compare_records
+from ncollapse.compare.comparison import Comparison, compare_records
 from ncollapse.runs.folder import RunFolder
 from ncollapse.sweep.sweep import sweep
 
@@ -25,20 +25,20 @@ def compare(
     *,
     progress: Callable[[dict[str, Any]], None] | None = None,
     **options: Any,
-) -> Outcome:
+) -> Comparison:
     """Run what is not finished yet and lay the results side by side; `options` go to `sweep`.
 
     A run that fails is recorded with its reason while the others go on; an interrupt leaves folders that the same call
     continues.
     """
-    check_data(recipes, Path(out), options.get("data_root"))
+    load_unfinished_data(recipes, Path(out), options.get("data_root"))
     return compare_records(sweep(recipes, out, progress=progress, **options))
 
 
-def check_data(recipes: Sequence[Recipe], out: Path, data_root: str | Path | None) -> None:
-    """Load the data of unfinished runs once before any starts: a wrong file is one error, not one for each run."""
-    from ncollapse.data.choose import check_form
-    from ncollapse.train.feed import load_splits
+def load_unfinished_data(recipes: Sequence[Recipe], out: Path, data_root: str | Path | None) -> None:
+    """Load the data of unfinished runs once before any starts, so that a wrong file is one error, not one for each."""
+    from ncollapse.data.loader_factory import check_form
+    from ncollapse.train.build import load_splits
 
     waiting = [r for r in recipes if (RunFolder(out / r.run_id).read_summary() or {}).get("status") != "finished"]
     for recipe in {json.dumps(asdict(r.data)): r for r in waiting}.values():
@@ -87,9 +87,7 @@ def plan(
         form = {"data__image_size": image_size, "data__channels": channels}
         base = base.override(**{key: value for key, value in form.items() if value is not None})
         if epochs is not None:
-            from ncollapse.papers.experiment import shorten
-
-            base = shorten(base, epochs)
+            base = base.with_epochs(epochs)
         for optimiser in dict.fromkeys(optimisers) or [base.optim.name]:
             own = optimiser == base.optim.name
             lr = base.optim.lr if own else LEARNING_RATES[optimiser]
@@ -110,4 +108,4 @@ def choose_recipe(data: str, loss: str, recipe: str | None) -> Recipe:
     else:
         base = recipes.choose(name, loss=loss, data=data)
     spec = base.loss if base.loss.name == loss else LossSpec(loss)
-    return base.replace(loss=spec).override(data__name=data)
+    return base.override(loss=spec, data__name=data)

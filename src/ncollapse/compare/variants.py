@@ -63,7 +63,7 @@ class Variant:
     @property
     def counted(self) -> tuple[RunRecord, ...]:
         """The runs whose numbers count: the finished ones, or, while there are none, those with a history."""
-        return self.finished or tuple(r for r in self.records if r.history)
+        return self.finished or tuple(r for r in self.records if r.history and r.status != "corrupt")
 
     @property
     def provisional(self) -> bool:

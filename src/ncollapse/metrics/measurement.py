@@ -61,6 +61,7 @@ class Measurement:
     nc3_centred: float = NAN
     nc3_distance: float = NAN
     nc4: float = NAN
+    nearest_mean_accuracy: float = NAN
     accuracy: float = NAN
     uniform_accuracy: float = NAN
     uniform_threshold: float = NAN
@@ -87,12 +88,13 @@ class Measurement:
     mean_orthogonality: float = NAN
     num_samples: int = 0
     num_classes: int = 0
+    present_classes: int = 0
     dim: int = 0
     counts: tuple[int, ...] = ()
     empty_classes: tuple[int, ...] = ()
     means_rank: int | None = None
     means_smallest_singular_value: float = NAN
-    collapsed: bool | None = None
+    scores_concentrated: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values: spreads as dictionaries, per-class values as lists."""

@@ -18,8 +18,9 @@ from .fields import FIELDS
 from .flat import flatten
 from .measurement import Measurement
 from .measuring import measure
+from .rows import ONE_HOT_CLASSES
 from .scores import Spread
-from .statistics import ClassStatistics, combine, refuse, summarise
+from .statistics import ClassStatistics, absorb, combine, refuse
 
 BUFFERED_NUMBERS = 1 << 21  # 16 MB of features wait for one update of the statistics: few launches a batch on a GPU
 COUNTERS = frozenset(("_computed", "_update_count"))  # torchmetrics sets them at every update: not a module's slow way
@@ -117,7 +118,7 @@ class NeuralCollapse(Metric):
         if device.type == "cpu":
             refuse(rows, labels.to(device), self.num_classes, None if mask is None else mask.to(device))
         count = features.shape[0]
-        capacity = max(1, BUFFERED_NUMBERS // max(self.dim, self.num_classes))
+        capacity = max(1, BUFFERED_NUMBERS // max(self.dim, min(self.num_classes, ONE_HOT_CLASSES)))
         if self._buffer is None:
             with torch.inference_mode(False):  # else nothing could be added to it outside inference mode
                 self._buffer = _Buffer(capacity, self.dim, device)
@@ -145,8 +146,10 @@ class NeuralCollapse(Metric):
 
     def _absorb(self, rows: Tensor, index: Tensor, mask: Tensor | None) -> None:
         with torch.inference_mode(False), torch.no_grad():
-            batch = summarise(rows, index, self.num_classes, keep=mask)
-            self._statistics = _pack(combine(_unpack(self._statistics, self.num_classes, self.dim), batch))
+            state = _unpack(self._statistics, self.num_classes, self.dim)
+            added = absorb(state, rows, index, mask)
+            if added is not state:  # else the views of the packed state were changed in place
+                self._statistics = _pack(added)
 
     @property
     def statistics(self) -> Tensor:

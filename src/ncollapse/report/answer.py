@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ncollapse.compare import Effect, Finding, Outcome, Place, Ranking
+from ncollapse.compare import Comparison, Effect, Finding, Place, Ranking
 from ncollapse.compare.numbers import show, show_difference, show_estimate, show_images, show_ratio
 from ncollapse.compare.sentences import name_pair, size_text
 
@@ -66,16 +66,16 @@ class Answer:
     method: str
 
 
-def make_answer(outcome: Outcome) -> Answer | None:
+def make_answer(comparison: Comparison) -> Answer | None:
     """The card for a comparison; None where nothing was measured."""
-    if not outcome.findings:
+    if not comparison.findings:
         return None
-    ranked = [r for r in outcome.rankings if r is not None]
+    ranked = [r for r in comparison.rankings if r is not None]
     compared = sorted((r for r in ranked if len(r.places) > 1), key=lambda r: -r.pairs) or ranked
     effects = sorted((e for r in ranked for e in r.effects), key=lambda e: -e.size)
-    strips = tuple(make_strip(r, len(outcome.rankings) > 1) for r in compared[:MOST_STRIPS])
+    strips = tuple(make_strip(r, len(comparison.rankings) > 1) for r in compared[:MOST_STRIPS])
     rows = tuple(describe_row(e) for e in effects[:MOST_EFFECTS])
-    return Answer(outcome.verdict, strips, rows, max(0, len(effects) - MOST_EFFECTS), describe_method(compared))
+    return Answer(comparison.verdict, strips, rows, max(0, len(effects) - MOST_EFFECTS), describe_method(compared))
 
 
 def make_strip(ranking: Ranking, several: bool) -> Strip:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ncollapse.compare import Outcome
+from ncollapse.compare import Comparison
 from ncollapse.report.panels import Figure
 from ncollapse.report.tables import Table
 from ncollapse.runs.record import RunRecord
@@ -26,7 +26,7 @@ class Section:
 class Report:
     """Everything that the page shows.
 
-    `outcome` holds the comparison behind the answer card, None for pages that compare nothing; `sentences` stand in
+    `comparison` holds the comparison behind the answer card, None for pages that compare nothing; `sentences` stand in
     its place there.
     """
 
@@ -35,7 +35,7 @@ class Report:
     sections: tuple[Section, ...]
     records: tuple[RunRecord, ...]
     anchors: dict[str, str]
-    outcome: Outcome | None = None
+    comparison: Comparison | None = None
     notes: tuple[str, ...] = field(default=())
     sentences: tuple[str, ...] = ()
 

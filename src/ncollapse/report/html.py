@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import os
 from collections import Counter
 from functools import cache
 from importlib.resources import files
@@ -24,6 +23,7 @@ from ncollapse.report.run_tables import MANY_RUNS
 from ncollapse.report.static import draw_static
 from ncollapse.report.style import loss_style, theme_css
 from ncollapse.report.tables import format_json
+from ncollapse.runs.files import write_atomic
 from ncollapse.runs.record import get_nested
 
 MAIN_PARTS = ("main", "contents", "statuses")
@@ -36,12 +36,7 @@ def write_page(report: Report, path: Path) -> Path:
     check_output(path)
     text = render(report)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_atomic(path, text.encode(errors="backslashreplace"))  # a path may hold bytes that are no UTF-8
     return path
 
 
@@ -93,9 +88,9 @@ def page_values(report: Report) -> dict[str, Any]:
     """What the templates of a report are given."""
     return {
         "report": report,
-        "answer": make_answer(report.outcome) if report.outcome else None,
-        "explanations": draw_explanations() if report.outcome else (),
-        "definitions": [q for q in QUANTITIES if q.meaning] if report.outcome else [],
+        "answer": make_answer(report.comparison) if report.comparison else None,
+        "explanations": draw_explanations() if report.comparison else (),
+        "definitions": [q for q in QUANTITIES if q.meaning] if report.comparison else [],
         "progress": [found for record in report.records if (found := describe_progress(record))],
         "version": __version__,
         "written": datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),

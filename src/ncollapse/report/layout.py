@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from ncollapse.compare import CASES, LOSSES, Outcome, Variant, compare_records
+from ncollapse.compare import CASES, LOSSES, Comparison, Variant, compare_records
 from ncollapse.grammar import count, join
+from ncollapse.report.attempts import Attempts
 from ncollapse.report.content import Report, Section, make_section
 from ncollapse.report.figures import (
     agreement,
@@ -35,22 +36,21 @@ REPRESENTATIVES = 6
 MANY_SNAPSHOTS = 40
 """Up to so many runs all snapshots are read; beyond, only those of the variants that are drawn one by one."""
 SNAPSHOT = "snapshot.safetensors"
-T = TypeVar("T")
 
 
-def write_report(folder: str | Path, out: str | Path | None = None, outcome: Outcome | None = None) -> Path:
+def write_report(folder: str | Path, out: str | Path | None = None, comparison: Comparison | None = None) -> Path:
     """Write the page for a folder of runs and return its path (`folder/report.html` if none is given).
 
-    `outcome` is the comparison of these runs where it has been made already, so that nothing is read twice.
+    `comparison` is the comparison of these runs where it has been made already, so that nothing is read twice.
     """
-    return write_page(make_report(folder, outcome), Path(folder) / "report.html" if out is None else Path(out))
+    return write_page(make_report(folder, comparison), Path(folder) / "report.html" if out is None else Path(out))
 
 
-def make_report(folder: str | Path, outcome: Outcome | None = None) -> Report:
+def make_report(folder: str | Path, comparison: Comparison | None = None) -> Report:
     """Read the runs of a folder and lay out every section that their data allow."""
-    outcome = complete_outcome(Path(folder), outcome)
-    variants, findings = outcome.variants, outcome.findings
-    others = [r for r in outcome.records if not r.loss]
+    comparison = complete_comparison(Path(folder), comparison)
+    variants, findings = comparison.variants, comparison.findings
+    others = [r for r in comparison.records if not r.loss]
     records = [*(r for v in variants for r in v.records), *others]  # in the order of the tables
     anchors = {v.label: f"#variant-{i}" for i, v in enumerate(variants)}
     anchors |= {str(r.path): f"#run-{i}" for i, r in enumerate(records)}
@@ -122,40 +122,21 @@ def make_report(folder: str | Path, outcome: Outcome | None = None) -> Report:
     looked_at = [r for v in drawn for r in v.counted] + [r for v in chosen for r in v.counted[:1]]
     unread = [r for r in looked_at if (r.path / SNAPSHOT).is_file() and r.path not in snapshots]
     unread += [] if len(records) > MANY_SNAPSHOTS else find_unread(variants, snapshots, unread)
-    notes = (*collect_notes(outcome.records, Path(folder), unread), *attempt.faults)
-    return Report(title, subtitle, keep_filled(sections), tuple(records), anchors, outcome, notes)
+    notes = (*collect_notes(comparison.records, Path(folder), unread), *attempt.faults)
+    return Report(title, subtitle, keep_filled(sections), tuple(records), anchors, comparison, notes)
 
 
-def complete_outcome(folder: Path, outcome: Outcome | None) -> Outcome:
+def complete_comparison(folder: Path, comparison: Comparison | None) -> Comparison:
     """The comparison of all runs of a folder; runs that are known already are not read again."""
-    known = {record.path: record for record in (outcome.records if outcome else ())}
+    known = {record.path: record for record in (comparison.records if comparison else ())}
     paths = find_runs(folder)
     if not paths:
         raise ValueError(
             f"no runs in {str(folder)!r}: a run is a folder with a config.json, as train and compare write it"
         )
-    if outcome is not None and set(paths) == set(known):
-        return outcome
+    if comparison is not None and set(paths) == set(known):
+        return comparison
     return compare_records([known[path] if path in known else read_run(path) for path in paths])
-
-
-class Attempts:
-    """Makes the parts of a page one by one; a part that a record breaks becomes a note, and the others stay."""
-
-    def __init__(self) -> None:
-        self.faults: list[str] = []
-
-    def one(self, name: str, make: Callable[..., T], *arguments: Any) -> T | None:
-        """What `make` returns, None where it fails."""
-        try:
-            return make(*arguments)
-        except Exception as error:  # a record may hold anything
-            self.faults.append(f"A part of the page could not be made ({name}): {type(error).__name__}: {error}.")
-            return None
-
-    def all(self, name: str, make: Callable[..., Sequence[T]], *arguments: Any) -> Sequence[T]:
-        """What `make` returns, nothing where it fails."""
-        return self.one(name, make, *arguments) or []
 
 
 def draw_frames(attempt: Attempts, chosen: Sequence[Variant], snapshots: Snapshots) -> list[Figure | None]:

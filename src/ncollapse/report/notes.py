@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from ncollapse.compare import QUANTITIES, gather_copies, is_number, measured
@@ -61,16 +60,13 @@ def note_copies(records: Sequence[RunRecord], folder: Path) -> list[str]:
 def missing_epochs(record: RunRecord) -> str:
     """Which epochs a history lacks or holds without a number, in words; nothing where it is complete."""
     rows = [row for row in record.history if isinstance(row.get("epoch"), int)]
-    every = record.get("measure_every", 1)
-    step = every if isinstance(every, int) and every > 0 else 1
-    epochs = [row["epoch"] for row in rows]
-    lacking = [e for a, b in pairwise(epochs) if b - a > step for e in range(a + step, b, step)]
+    lost = record.missing_epochs()
     void = [row["epoch"] for row in rows if row["epoch"] > 0 and not is_number(get_nested(row, "train.nc1"))]
     parts = []
-    if lacking:
-        parts.append(f"{_count(lacking, 'is', 'are')} missing (first {lacking[0]})")
+    if lost:
+        parts.append(f"{_count(sum(map(len, lost)), 'is', 'are')} missing from its history (first {lost[0][0]})")
     if void and len(void) < len(rows):
-        parts.append(f"{_count(void, 'has', 'have')} no NC1 (first {void[0]})")
+        parts.append(f"{_count(len(void), 'has', 'have')} no NC1 (first {void[0]})")
     return ", ".join(parts)
 
 
@@ -98,16 +94,16 @@ def _describe_missing_numbers(record: RunRecord) -> str:
 
 def _describe_gaps(record: RunRecord) -> str:
     gaps = missing_epochs(record)
-    return f"Run {record.run_id}: {gaps}; its curves have gaps there." if gaps else ""
+    return f"Run {record.run_id}: {gaps}; its curves have gaps there, and speeds leave it out." if gaps else ""
 
 
 def _describe_snapshot(record: RunRecord) -> str:
-    return f"Run {record.run_id}: snapshot.safetensors cannot be read; some figures go without it."
+    return f"Run {record.run_id}: {record.read_snapshot()[1]}; some figures go without it."
 
 
 def _relative(path: Path, folder: Path) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
-def _count(epochs: Sequence[int], one: str, more: str) -> str:
-    return f"one epoch {one}" if len(epochs) == 1 else f"{len(epochs)} epochs {more}"
+def _count(epochs: int, one: str, more: str) -> str:
+    return f"one epoch {one}" if epochs == 1 else f"{epochs} epochs {more}"

@@ -26,13 +26,20 @@ def fingerprint(folder: Path) -> str:
     found = hashlib.sha256()
     for pattern in ("", "*/", "*/*/"):
         for name in WATCHED:
-            for file in sorted(folder.glob(pattern + name)):
+            for file in sorted(_find(folder, pattern + name)):
                 try:
                     stat = file.stat()
                 except OSError:
                     continue
-                found.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+                found.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode(errors="backslashreplace"))
     return found.hexdigest()[:16]
+
+
+def _find(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return list(folder.glob(pattern))
+    except OSError:  # a folder that may not be read
+        return []
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class LivePage:
         """The whole page."""
         with self.lock:
             state = self._update()
-            return render(state.report, live=state.name).encode()
+            return render(state.report, live=state.name).encode(errors="backslashreplace")
 
     def changes(self, since: str) -> bytes:
         """What has changed since an earlier state, as JSON: parts of the page as HTML, figures as specifications.
@@ -122,8 +129,9 @@ def make_server(folder: str | Path, host: str = "127.0.0.1", port: int = 8377) -
         def answer_with(self, kind: str, make: Any) -> None:
             try:
                 self.answer(200, kind, make())
-            except ValueError as error:  # no runs yet
-                self.answer(200, "text/html", WAITING.format(message=escape(str(error))).encode())
+            except Exception as error:  # no runs yet, or one that the next record may mend: the page asks again
+                message = escape(str(error) or type(error).__name__)
+                self.answer(200, "text/html", WAITING.format(message=message).encode(errors="backslashreplace"))
 
         def addressed_here(self) -> bool:
             # A page elsewhere could point a name of its own at this address; loopback answers to loopback's names.

@@ -44,6 +44,8 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     source: str = ""
     notes: tuple[str, ...] = ()
+    in_words: bool = False
+    """Whether its cells hold words, which read better from the left."""
 
 
 def tabulate_summary(findings: Sequence[Finding], published: Published, anchors: dict[str, str]) -> list[Table]:

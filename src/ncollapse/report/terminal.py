@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ncollapse.compare import QUANTITIES, SPEEDS, Finding, Outcome, Quantity, name_early
+from ncollapse.compare import QUANTITIES, SPEEDS, Comparison, Finding, Quantity, name_early
 from ncollapse.compare.numbers import MISSING, name_all, show, show_estimate, show_factor, show_with_error
 from ncollapse.compare.seeds import Difference
 from ncollapse.compare.sentences import describe_ranges
@@ -24,19 +24,19 @@ FOOTNOTE = (
 )
 
 
-def print_outcome(output: Console, outcome: Outcome) -> None:
+def print_comparison(output: Console, comparison: Comparison) -> None:
     """Print the verdict, the tables of a comparison, what has not finished, and a sentence for each loss."""
     if not output.is_terminal or output.width > WIDTH:
         output.width = WIDTH if not output.is_terminal else min(WIDTH, output.width)
-    findings = outcome.findings
-    output.print(outcome.verdict, style="bold", highlight=False, markup=False)
+    findings = comparison.findings
+    output.print(comparison.verdict, style="bold", highlight=False, markup=False)
     output.print("")
     if findings and len(findings) <= MANY:
         print_tables(output, findings)
         output.print("")
         if any(f.reference for f in findings):
             output.print(FOOTNOTE.format(early=name_early(findings)), style="dim", highlight=False)
-    for record in (r for r in outcome.records if r.status != "finished"):
+    for record in (r for r in comparison.records if r.status != "finished"):
         reason = get_nested(record.summary or {}, "reason") or "; ".join(record.notes)
         output.print(f"{record.label}: {record.status}{f' ({reason})' if reason else ''}", style="red", markup=False)
     sentences = (

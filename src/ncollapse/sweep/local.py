@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
+from ncollapse.processes import SAFE_PATH, python_command
 from ncollapse.sweep.job import Job, drain, line_up, record_failure
 
 LIVES = 5
@@ -110,7 +111,7 @@ class _Slot(threading.Thread):
         return False
 
     def _start(self) -> None:
-        environment = {**os.environ, "NCOLLAPSE_COMMAND": json.dumps(sys.argv)}
+        environment = {**os.environ, SAFE_PATH: "1", "NCOLLAPSE_COMMAND": json.dumps(sys.argv)}
         if self.gpus:
             seen = environment.get("CUDA_VISIBLE_DEVICES")
             names = seen.split(",") if seen else [str(i) for i in range(self.gpus)]
@@ -120,7 +121,7 @@ class _Slot(threading.Thread):
         self.end()
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ncollapse.sweep.worker"],
+            python_command("ncollapse.sweep.worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,

@@ -48,6 +48,8 @@ def describe_race(variants: Sequence[Variant]) -> str:
     The value is the smallest of 1, 2 and 5 times a power of ten that all variants reach.
     """
     best: tuple[float, str] = (0.0, "")
+    if len({v.context for v in variants}) != 1:
+        return ""
     for nc in ("nc1", "nc2", "nc3"):
         means = {v.label: mean_curve(v, f"train.{nc}") for v in variants}
         known = {label: found for label, found in means.items() if found and min(found.values()) > 0}
@@ -100,7 +102,7 @@ def draw_accuracy(variants: Sequence[Variant]) -> Figure | None:
         "Uniform accuracy counts a sample only if one threshold, the same for all samples, separates its positive "
         "score from all its negative ones.",
         "all-losses Figs. 2, 6; bce-vs-ce Eqs. 43–45",
-        f"Test accuracy ends at {join(said)}." if said and len(said) <= MANY else "",
+        f"Test accuracy ends at {join(said)}." if said and len({v.context for v in variants}) == 1 else "",
     )
 
 
