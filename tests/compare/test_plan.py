@@ -221,7 +221,7 @@ def test_how_often_a_run_is_measured_keeps_losses_comparable(tmp_path):
 def test_how_often_a_run_is_measured_matters_where_its_best_epoch_counts(tmp_path):
     for every in (1, 5):
         write_run(tmp_path, {"select": "best-test", "measure_every": every})
-    assert [v.label for v in group_runs(read_runs(tmp_path))] == ["CE · measure_every 1", "CE · measure_every 5"]
+    assert [v.label for v in group_runs(read_runs(tmp_path))] == ["CE · measure every 1", "CE · measure every 5"]
 
 
 @pytest.mark.parametrize("history", ["", '{"epoch": 1, "train": {"accuracy": 0.5}}\n{"epoch": 2, "loss": 1.0}\n'])

@@ -13,7 +13,8 @@ from ncollapse.papers.judge import compare
 from ncollapse.papers.matching import match
 from ncollapse.papers.outcome import evaluate
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
-from ncollapse.report.reproduction import tabulate_lines, write_experiment
+from ncollapse.report.paper_tables import tabulate_lines, tabulate_shape
+from ncollapse.report.reproduction import write_experiment
 from ncollapse.runs.record import read_runs
 
 RECORDS = Path(__file__).parents[2] / "results" / "runs"
