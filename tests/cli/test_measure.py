@@ -118,5 +118,6 @@ def test_a_warning_goes_to_stderr_and_json_stays_clean(tmp_path, arrays):
     assert found["nc1"] > 0
     assert (found["empty_classes"], found["present_classes"]) == ([2], 3)
     assert done.stderr == (
-        "ncollapse measure: warning: no sample of class 2; fields that compare class means are of the 3 classes present\n"
+        "ncollapse measure: warning: no sample of class 2; "
+        "fields that compare class means are of the 3 classes present\n"
     )

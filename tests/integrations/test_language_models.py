@@ -22,7 +22,7 @@ from ncollapse.integrations.huggingface import NeuralCollapseCallback
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:measure. no sample of class:UserWarning"),  # padding, and rare tokens
+    pytest.mark.filterwarnings("ignore:measure. no sample of class:UserWarning"),  # padding
 ]
 VOCABULARY, LENGTH = 12, 10
 IDS = torch.randint(1, VOCABULARY, (40, LENGTH), generator=torch.Generator().manual_seed(0))
@@ -116,6 +116,9 @@ def test_a_causal_language_model(tmp_path, masked, left):
     assert measured.counts == exact.counts
     assert measured.accuracy == pytest.approx(exact.accuracy)
     assert measured.positive_score.mean == pytest.approx(exact.positive_score.mean, rel=1e-5)
+    assert measured.present_classes == VOCABULARY - 1  # padding is no class
+    assert measured.nc1 == pytest.approx(exact.nc1, rel=1e-4)
+    assert measured.nc1 == pytest.approx(nc.measure(rows, labels - 1).nc1, rel=1e-4)
 
 
 def test_the_measured_loss_is_the_model_s_own():
@@ -164,6 +167,11 @@ def test_rare_tokens_are_left_out_by_min_count():
     least = int(counts.sort().values[6])
     seen = nc.monitor(model, [batch], min_count=least).observe().measurement
     assert seen.counts == tuple(int(count) * (int(count) >= least) for count in counts)
+    frequent = counts[everything.labels] >= least
+    names = counts[: int(everything.labels.max()) + 1].ge(least).cumsum(0) - 1  # the frequent tokens, numbered
+    whole = nc.measure(everything.features[frequent], names[everything.labels[frequent]])
+    assert seen.nc1 == pytest.approx(whole.nc1, rel=1e-6)
+    assert seen.cdnv == pytest.approx(whole.cdnv, rel=1e-6)
     with pytest.raises(ValueError, match="min_count: no class has 999 samples"):
         nc.monitor(model, [batch], min_count=999).observe()
     with pytest.raises(ValueError, match="min_count: expected a whole number of at least 1, got 0"):

@@ -149,7 +149,7 @@ def test_the_time_limit_leaves_runs_to_resume(tmp_path):
 
 @pytest.mark.parametrize("limit", [float("nan"), float("inf"), 0.0, -1.0])
 def test_a_time_limit_is_a_number_of_seconds(tmp_path, limit):
-    with pytest.raises(ValueError, match="^time_limit: expected a finite number of seconds above 0"):
+    with pytest.raises(ValueError, match=r"^time_limit: expected a finite number of seconds above 0"):
         sweep(tiny(1), tmp_path, engine="packed", time_limit=limit)
 
 

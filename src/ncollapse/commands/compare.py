@@ -78,10 +78,16 @@ def main(argv: list[str]) -> int:
         if display.live.is_started:
             display.stop()
     unfinished = [r for r in comparison.records if r.status != "finished"]
-    if not args.json:  # before the page, which may fail to be written
+    page, fault = None, None
+    try:  # first: whatever may be wrong with the terminal, the page is there
+        with writing_to(f"--out {args.out}"):
+            page = write_report(args.out, comparison=comparison)
+    except (OSError, ValueError) as error:
+        fault = error
+    if not args.json:
         print_comparison(console(), comparison)
-    with writing_to(f"--out {args.out}"):
-        page = write_report(args.out, comparison=comparison)
+    if fault is not None:
+        raise fault
     if args.json:
         runs = [{"run_id": r.run_id, "status": r.status, "reason": (r.summary or {}).get("reason")} for r in unfinished]
         found = {"verdict": comparison.verdict, "variants": to_dict(comparison.findings)}

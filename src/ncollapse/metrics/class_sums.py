@@ -7,6 +7,7 @@ output) then adds no rounding. Nothing is read back from the device inside the p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ class ClassSums:
 def sum_classes(source: Source, num_classes: int | None, *, directions: bool = True) -> ClassSums:
     """First pass; raises for labels past `num_classes`, for NaN or Inf and for magnitudes beyond 1e-70 to 1e70."""
     classes = num_classes or source.num_classes or 0
-    options = {"dtype": torch.float64, "device": source.device}
+    options: dict[str, Any] = {"dtype": torch.float64, "device": source.device}
     sums, energies = torch.zeros(classes, source.dim, **options), torch.zeros(classes, **options)
     counts, total = torch.zeros(classes, **options), torch.zeros((), **options)
     units = DirectionSums.zeros(classes, source.dim, source.device) if directions else None

@@ -11,6 +11,7 @@ from .rows import split_range
 from .sample_scores import SampleScores, ScoreNeeds, open_negatives
 from .second_pass import Chunk
 
+FEW_SCORES = 1 << 20  # so many scores are found in float64 at once, more of them in float32 first
 CPU_SCORES = 1 << 19  # scores a tile: 4 MB
 CUDA_SCORES = 1 << 26
 

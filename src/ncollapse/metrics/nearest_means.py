@@ -8,8 +8,7 @@ from torch import Tensor
 from .bounded_scores import UnitRows
 from .bounded_scores import tile_rows as bounded_rows
 from .collapse import Moments
-from .distribution import EXACT
-from .exact_scores import tile_rows
+from .exact_scores import FEW_SCORES, tile_rows
 from .products import Products
 from .rows import split_range
 from .second_pass import Chunk
@@ -26,7 +25,7 @@ class NearestMeans:
         self.products = Products(rows, offset=self.offset)  # |x - m|^2 is least where m x - |m|^2 / 2 is largest
         self.nearest = torch.empty(num_samples, dtype=torch.int64, device=norms.device)
         self.right = torch.zeros((), dtype=torch.int64, device=norms.device)  # samples nearest to their own class
-        exact = num_samples * len(rows) <= EXACT or norms.device.type != "cpu"
+        exact = num_samples * len(rows) <= FEW_SCORES or norms.device.type != "cpu"
         self.units = None if exact else UnitRows(rows)
         self.matrix = rows.whole().T.contiguous() if exact else None
 

@@ -31,7 +31,7 @@ class Products:
 
     def at(self, x: Tensor, index: Tensor) -> Tensor:
         """The scores of samples x [c, d] for one class each, index [c]."""
-        values = torch.linalg.vecdot(x, self.rows.pick(index))
+        values: Tensor = torch.linalg.vecdot(x, self.rows.pick(index))
         if self.scale is not None:
             values = values * self.scale[index]
         return values if self.offset is None else values + self.offset[index]

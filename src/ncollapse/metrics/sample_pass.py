@@ -10,7 +10,7 @@ from .class_sums import ClassSums
 from .classifier import Classifier
 from .collapse import Moments, span_means
 from .distribution import EXACT
-from .exact_scores import ExactScores
+from .exact_scores import FEW_SCORES, ExactScores
 from .nearest_means import NearestMeans
 from .presence import Presence
 from .reference import Reference
@@ -63,8 +63,10 @@ class SamplePass:
         samples, classes = int(self.moments.counts.sum()), len(classifier.weight)
         if not every_score:
             return SampleScores(classifier, samples, needs)
-        # the deviations of the negative scores take the whole d x d scatter, which K <= d classes leave out
-        exact = samples * classes <= EXACT or (needs.negatives and classes <= self.moments.offsets.shape[1])
+        if needs.negatives:  # their deviations take the whole d x d scatter, which K <= d classes leave out
+            exact = samples * classes <= EXACT or classes <= self.moments.offsets.shape[1]
+        else:
+            exact = samples * classes <= FEW_SCORES
         kind = ExactScores if exact or classifier.weight.device.type != "cpu" else BoundedScores
         return kind(classifier, self.moments, self.presence.classes, needs, feature_energy)
 

@@ -28,16 +28,18 @@ class SampleScores:
     """Own scores [N] and room for what every score is needed for."""
 
     def __init__(self, classifier: Classifier, num_samples: int, needs: ScoreNeeds) -> None:
-        options = {"device": classifier.weight.device}
+        device = classifier.weight.device
         decided, with_margin = num_samples if needs.decisions else 0, num_samples if needs.margins else 0
         self.needs, self.bias = needs, classifier.bias
         self.logits = Products(classifier.rows(), offset=-classifier.bias)
-        self.labels = torch.empty(num_samples, dtype=torch.int64, **options)
-        self.positive = torch.empty(num_samples, dtype=torch.float64, **options)  # own score, without bias
-        self.own_logit = torch.empty(decided, dtype=torch.float64, **options)  # with bias
-        self.other_logit = torch.empty(decided, dtype=torch.float64, **options)  # the largest of the others, with bias
-        self.decision = torch.empty(decided, dtype=torch.int64, **options)  # the class with the largest logit
-        self.margin = torch.empty(with_margin, dtype=torch.float64, **options)  # cosine margin
+        self.labels = torch.empty(num_samples, dtype=torch.int64, device=device)
+        self.positive = torch.empty(num_samples, dtype=torch.float64, device=device)  # own score, without bias
+        self.own_logit = torch.empty(decided, dtype=torch.float64, device=device)  # with bias
+        self.other_logit = torch.empty(
+            decided, dtype=torch.float64, device=device
+        )  # the largest of the others, with bias
+        self.decision = torch.empty(decided, dtype=torch.int64, device=device)  # the class with the largest logit
+        self.margin = torch.empty(with_margin, dtype=torch.float64, device=device)  # cosine margin
         self.negatives: Distribution | None = None
 
     def add(self, chunk: Chunk) -> None:
@@ -62,7 +64,7 @@ def open_negatives(
 ) -> Distribution:
     """An empty distribution of the negative scores, with their mean, which the class means determine."""
     samples, num_classes = int(moments.counts.sum()), len(classifier.weight)
-    own, others = sum_scores(classifier, moments, classes)
+    _, others = sum_scores(classifier, moments, classes)
     pairs = samples * (num_classes - 1)
     largest = math.sqrt(feature_energy * samples) * float(classifier.rows().norms().max())
     return Distribution(

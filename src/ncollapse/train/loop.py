@@ -26,7 +26,7 @@ from ncollapse.theory import certify_if_known, predict_if_known
 from ncollapse.train import optimiser
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.build import require_data_files
-from ncollapse.train.distributed import join
+from ncollapse.train.distributed import LostProcess, join
 from ncollapse.train.evaluate import describe_split, measure_classes, measure_correct, measure_split, shorten
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.recover import recover_finished, selection_split, warn_of_restart
@@ -114,11 +114,21 @@ def run(
         except _Stop as stop:
             raise stop.cause from None
         except Exception as error:
+            lost = world.find_loss(error)
+            if lost is not None:  # no failure of the run: it can be resumed
+                raise LostProcess(f"{lost}; {_say_how_to_go_on(folder)}") from error
             if world.first and training is None and new and isinstance(error, REFUSALS):
                 folder.withdraw(new)
             elif world.first:
                 folder.fail(recipe.to_dict(), error)
             raise
+
+
+def _say_how_to_go_on(folder: RunFolder) -> str:
+    found = checkpoint.find(folder.checkpoints)
+    if not found:
+        return "it has no checkpoint yet, so the same command with --resume starts it again"
+    return f"the same command with --resume continues it after epoch {int(found[0].name[:6])}"
 
 
 def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ...]) -> dict[str, Any]:

@@ -24,10 +24,10 @@ class DepthField(NamedTuple):
 
 FIELDS = (
     DepthField("nc1", "NC1 by layer", True),
-    DepthField("nc2_means", "NC2 of the class means by layer", True),
+    DepthField("nc2_means", "NC2 of the means by layer", True),
     DepthField("cdnv", "CDNV by layer", True),
-    DepthField("ncc_accuracy", "nearest-class-mean accuracy", False, True),
-    DepthField("effective_rank", "effective rank by layer", False),
+    DepthField("nearest_mean_accuracy", "Nearest-mean accuracy by layer", False, True),
+    DepthField("effective_rank", "Effective rank by layer", False),
 )
 
 
