@@ -22,12 +22,12 @@ class Setting:
     """Sizes of the text, of the network and of the training."""
 
     tokens: int = 8000
-    sentences: int = 4000
-    length: int = 65
-    width: int = 128
+    sentences: int = 6000
+    length: int = 33
+    width: int = 64
     depth: int = 2
-    steps: int = 1200
-    measured: int = 800
+    steps: int = 600
+    measured: int = 1500
 
 
 FAST = Setting(tokens=200, sentences=400, length=33, width=32, depth=1, steps=150, measured=200)

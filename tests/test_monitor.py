@@ -249,6 +249,13 @@ def test_the_page_on_monitoring(tmp_path, monkeypatch):
     assert any((tmp_path / "events").iterdir())
 
 
+def test_the_benchmark_of_memory(monkeypatch, capsys):
+    script = Path(__file__).parents[1] / "benchmarks" / "monitor.py"
+    monkeypatch.setattr(sys, "argv", ["monitor.py", "--device", "cpu", "--memory", "64"])
+    runpy.run_path(str(script), run_name="__main__")
+    assert re.match(r"features 1 MiB, peak \d+ MiB", capsys.readouterr().out)
+
+
 def test_the_benchmark_ends_and_leaves_its_numbers(tmp_path, monkeypatch, capsys):
     script = Path(__file__).parents[1] / "benchmarks" / "monitor.py"
     arguments = ["--device", "cpu", "--batch", "2", "--seconds", "0", "--json", str(tmp_path / "monitor.json")]

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from ncollapse.compare.findings import compare_runs, to_dict
+from ncollapse.compare import compare_runs, to_dict
 from ncollapse.compare.plan import choose_recipe, plan
 from ncollapse.compare.variants import gather_copies, group_runs, measured
 from ncollapse.runs.record import read_runs
@@ -248,7 +248,7 @@ def test_how_often_a_run_is_measured_keeps_losses_comparable(tmp_path):
 def test_how_often_a_run_is_measured_matters_where_its_best_epoch_counts(tmp_path):
     for every in (1, 5):
         write_run(tmp_path, {"select": "best-test", "measure_every": every})
-    assert [v.label for v in group_runs(read_runs(tmp_path))] == ["CE · measure_every 1", "CE · measure_every 5"]
+    assert [v.label for v in group_runs(read_runs(tmp_path))] == ["CE · measure every 1", "CE · measure every 5"]
 
 
 @pytest.mark.parametrize("history", ["", '{"epoch": 1, "train": {"accuracy": 0.5}}\n{"epoch": 2, "loss": 1.0}\n'])

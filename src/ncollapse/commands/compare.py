@@ -13,7 +13,7 @@ from ncollapse.console import console, print_json
 from ncollapse.output import writing_to
 
 if TYPE_CHECKING:
-    from ncollapse.compare.plan import Comparison
+    from ncollapse.compare import Comparison
     from ncollapse.compare.preview import Preview
     from ncollapse.compare.tuning import Choice
     from ncollapse.train import Recipe
@@ -125,30 +125,31 @@ def main(argv: list[str]) -> int:
 
 def show_results(comparison: Comparison, choices: Sequence[Choice], args: Args) -> int:
     """Print the tables, write the page and print where it is."""
+    from ncollapse.compare import to_dict
     from ncollapse.compare.classes import tabulate_classes
-    from ncollapse.compare.findings import to_dict
     from ncollapse.report import write_report
     from ncollapse.report.class_table import print_class_table
-    from ncollapse.report.terminal import print_findings
+    from ncollapse.report.terminal import print_comparison
 
     unfinished = [record for record in comparison.records if record.status != "finished"]
     tables = tabulate_classes(comparison.findings)
     page, fault = None, None
     try:  # first: whatever may be wrong with the terminal, the page is there
         with writing_to(f"--out {args.out}"):
-            page = write_report(args.out)
+            page = write_report(args.out, comparison=comparison)
     except (OSError, ValueError) as error:
         fault = error
     if not args.json:
         output = console()
-        print_findings(output, comparison.findings, unfinished)
+        print_comparison(output, comparison)
         for table in tables:
             print_class_table(output, table)
     if fault is not None:
         raise fault
     if args.json:
         runs = [{"run_id": r.run_id, "status": r.status, "reason": (r.summary or {}).get("reason")} for r in unfinished]
-        found = {"variants": to_dict(comparison.findings), "classes": [table.to_dict() for table in tables]}
+        found = {"verdict": comparison.verdict, "variants": to_dict(comparison.findings)}
+        found["classes"] = [table.to_dict() for table in tables]
         print_json({**found, "tuning": list(choices), "unfinished": runs, "report": str(page)})
     else:
         print(page)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncollapse.compare.findings import Finding, compare_runs
-from ncollapse.runs.record import RunRecord, read_run
+from ncollapse.compare.comparison import Comparison, compare_records
+from ncollapse.runs.record import read_run
 from ncollapse.sweep.sweep import sweep
 
 if TYPE_CHECKING:
@@ -18,14 +17,6 @@ LEARNING_RATES = {"sgd": 0.01, "adam": 0.001, "adamw": 0.001, "lbfgs": 0.01}
 """The papers' rates, for optimisers that are not the recipe's own."""
 VECTOR_RECIPE, IMAGE_RECIPE = "digits", "bce-vs-ce/setting-2"
 """The recipes of data sets without one of their own: for small images and vectors, and for images."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The records of every planned run, in the order of the plan, and what they say about the losses."""
-
-    records: list[RunRecord]
-    findings: list[Finding]
 
 
 def compare(
@@ -45,8 +36,8 @@ def compare(
     if index is not None:
         own = {record.run_id for record in records}
         others = [read_run(Path(out) / recipe.run_id) for recipe in recipes if recipe.run_id not in own]
-        return Comparison(records, compare_runs([*records, *(r for r in others if r.status == "finished")]))
-    return Comparison(records, compare_runs(records))
+        records = [*records, *(record for record in others if record.status == "finished")]
+    return compare_records(records)
 
 
 def plan(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ncollapse.output import make_folder, refuse_file
 from ncollapse.runs.folder import RunFolder
 from ncollapse.runs.identity import measured_whenever
-from ncollapse.runs.record import RunRecord, read_run, read_runs
+from ncollapse.runs.record import RunRecord, read_run, read_runs, read_status
 from ncollapse.sweep.engines import Job, get
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def take_share(recipes: Sequence[T], index: tuple[int, int] | None) -> Sequence[
 
 def run_status(folder: Path) -> str:
     """Return the status of a run's folder, "new" if there is none."""
-    return read_run(folder).status if folder.is_dir() else "new"
+    return read_status(folder) if folder.is_dir() else "new"
 
 
 def find_finished(out: Path) -> Callable[[Recipe], Recipe]:
