@@ -7,8 +7,8 @@
 The other way is the algorithm published with the package neural-collapse (R. Wu and V. Papyan, "Linguistic collapse",
 2024), written again here: float32 accumulators batch by batch (class means and variances by products with one-hot
 labels, a d x d covariance), a d x d pseudo-inverse, all pairs of class means by differences in tiles, K x K matrices
-for the distances to a simplex ETF, and two products for the agreement with the nearest class mean. Its consistency checks
-(a hash of the means for each batch) are left out. `same` measures the same six fields, `all` every default field.
+for the distances to a simplex ETF, and two products for the agreement with the nearest class mean. Its consistency
+checks (a hash of the means for each batch) are left out. `same` measures the same six fields, `all` every field.
 
 The ways take turns. Seconds are those of the processor, because other work on the machine does not add to them. Above
 20,000 classes the other way's K x K matrices need 10 GB each; there its tiles and batches are reduced one by one, and

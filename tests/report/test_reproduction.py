@@ -13,7 +13,8 @@ from ncollapse.papers.judge import compare
 from ncollapse.papers.matching import match
 from ncollapse.papers.outcome import evaluate
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
-from ncollapse.report.reproduction import tabulate_lines, write_experiment
+from ncollapse.report.paper_tables import tabulate_lines, tabulate_shape
+from ncollapse.report.reproduction import write_experiment
 from ncollapse.runs.record import read_runs
 
 RECORDS = Path(__file__).parents[2] / "results" / "runs"
@@ -106,7 +107,7 @@ def test_without_published_numbers_the_figure_says_so(records):
     _, lines, _, _ = lay_out("ncollapse/bias-init", records)
     figure = draw_lines(lines)
     assert figure.title == "Ours on the predicted numbers"
-    assert "published" not in figure.aid + figure.title
+    assert "published" not in figure.method + figure.title
     assert not any("published" in trace["name"] for trace in figure.spec["data"])
 
 
