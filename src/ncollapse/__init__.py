@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     )
     from ncollapse.metrics import ClassStatistics, Measurement, Spread, measure
     from ncollapse.metrics.streaming import NeuralCollapse
-    from ncollapse.monitoring import monitor
+    from ncollapse.monitoring import Monitor, measure_layers, monitor
     from ncollapse.theory import Certificate, Prediction, Problem, certify, landscape, predict, solve
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "BCELoss",
     "BinaryLoss",
@@ -44,6 +44,7 @@ __all__ = [
     "Loss",
     "MSELoss",
     "Measurement",
+    "Monitor",
     "NeuralCollapse",
     "Prediction",
     "Problem",
@@ -53,6 +54,7 @@ __all__ = [
     "landscape",
     "make_loss",
     "measure",
+    "measure_layers",
     "monitor",
     "predict",
     "solve",
@@ -68,13 +70,13 @@ _LATER = {
     ),
     "ncollapse.metrics": ("ClassStatistics", "Measurement", "Spread", "measure"),
     "ncollapse.metrics.streaming": ("NeuralCollapse",),
-    "ncollapse.monitoring": ("monitor",),
+    "ncollapse.monitoring": ("Monitor", "measure_layers", "monitor"),
     "ncollapse.theory": ("Certificate", "Prediction", "Problem", "certify", "landscape", "predict", "solve"),
 }
 _HOME = {name: home for home, names in _LATER.items() for name in names}
 _PARTS = (
-    *("data", "experiments", "features", "frames", "heads", "losses"),
-    *("metrics", "models", "report", "theory", "train"),
+    *("compare", "data", "features", "frames", "heads", "losses", "metrics"),
+    *("models", "papers", "report", "runs", "sweep", "theory", "train"),
 )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ncollapse.cli import main
-from ncollapse.experiments.compare import choose_recipe
+from ncollapse.compare.plan import choose_recipe
 from reference.processes import listen
 
 SMALL = ["--epochs", "2", "--seeds", "2", "--jobs", "1"]

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ncollapse.experiments.runs import read_runs
-from ncollapse.experiments.variants import group_runs
+from ncollapse.compare.variants import group_runs
 from ncollapse.report import make_report
 from ncollapse.report.figures.curves import curve_panel, draw_collapse
 from ncollapse.report.figures.distributions import half_violin
@@ -18,6 +17,7 @@ from ncollapse.report.figures.frames import grams
 from ncollapse.report.figures.theory import map_phases
 from ncollapse.report.page import load_snapshots
 from ncollapse.report.panels import GAP_Y, ROW, arrange, for_print, legend_height, merge_alike
+from ncollapse.runs.record import read_runs
 from reference.runs import write_comparison, write_run
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncollapse.experiments.statistics import Difference, Estimate
+from ncollapse.compare.seeds import Difference, Estimate
 from ncollapse.report.numbers import compact, compact_matrix, deviation, embed, show, show_difference, show_estimate
 
 

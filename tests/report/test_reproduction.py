@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ncollapse.experiments import claims
-from ncollapse.experiments.catalogue import find
-from ncollapse.experiments.coverage import cover
-from ncollapse.experiments.experiment import expand
-from ncollapse.experiments.runs import read_runs
-from ncollapse.experiments.verdicts import compare, match
+from ncollapse.papers.catalogue import get_experiment
+from ncollapse.papers.experiment import expand
+from ncollapse.papers.judge import compare
+from ncollapse.papers.matching import match
+from ncollapse.papers.outcome import evaluate
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
 from ncollapse.report.reproduction import tabulate_lines, write_experiment
+from ncollapse.runs.record import read_runs
 
 RECORDS = Path(__file__).parents[2] / "results" / "runs"
 
@@ -25,10 +25,8 @@ def records():
 
 
 def lay_out(name, records):
-    experiment = find(name)
-    grid = experiment.grid()
-    found = [record for _, runs in match(grid, records) for record in runs]
-    return experiment, compare(experiment, grid, records), claims.check(experiment, grid, records), found
+    outcome = evaluate(get_experiment(name), records)
+    return outcome.experiment, outcome.lines, outcome.claims, outcome.records
 
 
 def read_specs(text):
@@ -36,12 +34,12 @@ def read_specs(text):
 
 
 def test_the_page_holds_verdict_numbers_figures_and_runs(records, tmp_path):
-    experiment, lines, said, found = lay_out("bce-vs-ce/table-1", records)
-    coverage = cover(experiment.grid(), records)
-    path = write_experiment(tmp_path / "page.html", experiment, lines, said, coverage, found)
+    outcome = evaluate(get_experiment("bce-vs-ce/table-1"), records)
+    coverage, found = outcome.coverage, outcome.records
+    path = write_experiment(tmp_path / "page.html", outcome)
     text = path.read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>")
-    assert f"Verdict: reproduced, as far as run ({coverage.detail}; 2 of 2 claims hold" in text
+    assert f"Verdict: reproduced, as far as run ({coverage.detail}; 3 of 3 claims hold" in text
     assert "Holds: BCE raises uniform accuracy over CE (" in text
     assert all(f"<code>{record.run_id}</code>" in text for record in found)
     assert {"numbers", "collapse-curves", "provenance"} <= set(re.findall(r'<section id="([a-z-]+)"', text))
@@ -90,9 +88,9 @@ def test_figures_draw_the_numbers(records):
 
 def test_numbers_reproduced_are_seen_one_in_another(records):
     """A row alone: its axis is wide enough that a number 0.02 % off does not look missed."""
-    experiment = find("bce-vs-ce/table-10")
+    experiment = get_experiment("bce-vs-ce/table-10")
     points = expand(experiment, {"optimizer": ("adamw",), "loss": ("ce",), "bias_decay": ("5e-5",)})
-    lines = [x for x in compare(experiment, points, records) if x.field != "alpha"]
+    lines = [x for x in compare(experiment, match(points, records)) if x.field != "alpha"]
     spec = draw_lines(lines).spec
     for place, line in enumerate(lines, 1):
         axis = spec["layout"]["yaxis" if place == 1 else f"yaxis{place}"]
@@ -159,8 +157,8 @@ def test_the_class_means_are_drawn_where_they_are_to_be_orthogonal(records):
 
 @pytest.mark.parametrize("name", ["bce-vs-ce/table-8", "imbalanced-relu/figure-2"])
 def test_a_page_before_any_run_says_so(name, tmp_path):
-    experiment = find(name)
-    lines = compare(experiment, experiment.grid(), [])
+    experiment = get_experiment(name)
+    lines = compare(experiment, match(experiment.grid(), []))
     text = write_experiment(tmp_path / "page.html", experiment, lines).read_text(encoding="utf-8")
     assert "Verdict: not run" in text
     assert tabulate_lines(experiment, lines) is None

@@ -10,10 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ncollapse.experiments.comparison import QUANTITIES, compare_runs
-from ncollapse.experiments.runs import read_runs
-from ncollapse.experiments.statistics import Difference
-from ncollapse.experiments.variants import group_runs
+from ncollapse.compare.findings import QUANTITIES, compare_runs
+from ncollapse.compare.seeds import Difference
+from ncollapse.compare.variants import group_runs
 from ncollapse.report import make_report
 from ncollapse.report.export import escape_latex, export_table, format_latex
 from ncollapse.report.numbers import keep
@@ -21,6 +20,7 @@ from ncollapse.report.page import render
 from ncollapse.report.published import find_published
 from ncollapse.report.tables import Cell, Table, difference_cell, tabulate_classes, tabulate_summary
 from ncollapse.report.terminal import print_findings
+from ncollapse.runs.record import read_runs
 from reference.runs import write_comparison, write_run
 
 
@@ -76,7 +76,7 @@ def test_published_numbers_are_found_by_configuration(tmp_path):
     from ncollapse.train import recipes
 
     recipe = recipes.get("bce-vs-ce/setting-2", loss="bce", data="mnist", model="resnet18").override(seed=3)
-    folder = write_run(tmp_path, {})
+    folder = write_run(tmp_path, {}, folder="run")
     (folder / "config.json").write_text(recipe.to_json())
     found = find_published(group_runs(read_runs(tmp_path)))
     assert found["BCE"]["train.positive_score"].value == pytest.approx(7.746, abs=0.06)
@@ -118,7 +118,7 @@ def test_records_without_numbers_or_figures_are_named(tmp_path):
     (path / "history.jsonl").write_text("\n".join(rows))
     (path / "snapshot.safetensors").write_bytes(b"torn")
     notes = [note for note in make_report(tmp_path).notes if path.name in note]
-    assert [n for n in notes if "snapshot.safetensors cannot be read" in n]
+    assert [n for n in notes if "snapshot.safetensors: " in n]
     assert [n for n in notes if "no number for test accuracy, train NC1;" in n]
     assert [n for n in notes if f"one epoch has no NC1 (first {third['epoch']})" in n]
 

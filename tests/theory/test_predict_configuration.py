@@ -67,18 +67,8 @@ def test_certificate_is_tight(problem):
         features = torch.stack(
             [features[prediction.configuration().labels == k][0] for k in range(problem.num_classes)]
         )
-    certificate = nc.certify(
-        features,
-        torch.arange(problem.num_classes),
-        weight,
-        bias if problem.bias else None,
-        problem.loss,
-        weight_decay=problem.weight_decay,
-        feature_decay=problem.feature_decay,
-        bias_decay=problem.bias_decay,
-        features_model=problem.features,
-        class_counts=problem.counts,
-    )
+    counted = problem.replace(class_counts=problem.counts)
+    certificate = nc.certify(features, torch.arange(problem.num_classes), weight, bias, counted)
     assert certificate.objective == pytest.approx(prediction.objective, abs=1e-12)
     if problem.dim is None or problem.dim >= problem.num_classes - 1:  # in fewer dimensions the bound is not tight
         assert abs(certificate.gap) < 1e-9

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
+from ncollapse.commands.options import parse_args
 from ncollapse.console import console, print_json, progress
-from ncollapse.places import writing_to
+from ncollapse.output import writing_to
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -61,9 +60,9 @@ class Args:
 
 def main(argv: list[str]) -> int:
     """Parse, run, print; 0 if every run finished, else 1."""
-    args = tyro.cli(Args, args=argv, prog="ncollapse compare", config=(tyro.conf.FlagCreatePairsOff,))
-    from ncollapse.experiments.compare import compare, plan
-    from ncollapse.experiments.comparison import to_dict
+    args = parse_args(Args, argv, "compare")
+    from ncollapse.compare.findings import to_dict
+    from ncollapse.compare.plan import compare, plan
     from ncollapse.report import write_report
     from ncollapse.report.terminal import print_findings
 
@@ -79,10 +78,16 @@ def main(argv: list[str]) -> int:
         if display.live.is_started:
             display.stop()
     unfinished = [r for r in records if r.status != "finished"]
-    if not args.json:  # before the page, which may have no place
+    page, fault = None, None
+    try:  # first: whatever may be wrong with the terminal, the page is there
+        with writing_to(f"--out {args.out}"):
+            page = write_report(args.out)
+    except (OSError, ValueError) as error:
+        fault = error
+    if not args.json:
         print_findings(console(), findings, unfinished)
-    with writing_to(f"--out {args.out}"):
-        page = write_report(args.out)
+    if fault is not None:
+        raise fault
     if args.json:
         runs = [{"run_id": r.run_id, "status": r.status, "reason": (r.summary or {}).get("reason")} for r in unfinished]
         print_json({"variants": to_dict(findings), "unfinished": runs, "report": str(page)})

@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from ncollapse import console
+from ncollapse.commands.options import parse_args
 from ncollapse.metrics import Measurement, measure
 from ncollapse.metrics.files import read_arrays
 from ncollapse.metrics.table import make_table
+
+if TYPE_CHECKING:
+    from ncollapse.checkpoints import Checkpoint
+    from ncollapse.data.normalisation import Normalisation
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ class Args:
     """Scale images to this size; needed for image folders."""
     channels: int | None = None
     """Repeat the channel of grey images so many times."""
+    normalise: str = "auto"
+    """How pixels are normalised: auto, none, recipe, imagenet, model (timm's own), or MEAN,.../STD,... by channel."""
     fields: tuple[str, ...] = ()
     """Measure these fields only, or all; by default all up to 10,000 classes."""
     missing_classes: Literal["skip", "strict"] = "skip"
@@ -56,9 +63,10 @@ class Args:
 
 def main(argv: list[str]) -> int:
     """Run the verb."""
-    args = tyro.cli(Args, args=argv, prog="ncollapse measure", config=(tyro.conf.FlagCreatePairsOff,))
+    args = parse_args(Args, argv, "measure")
     if args.file is None:
-        show(measure_model(args), as_json=args.json)
+        found = measure_model(args)
+        show(found.measurement, as_json=args.json, normalisation=found.normalisation)
     elif args.model or args.weights or args.data:
         raise ValueError("FILE and --model, --weights, --data exclude each other: arrays or a checkpoint, not both")
     else:
@@ -79,7 +87,7 @@ def measure_file(file: Path, args: Args) -> Measurement:
     )
 
 
-def measure_model(args: Args) -> Measurement:
+def measure_model(args: Args) -> Checkpoint:
     """Measure a checkpoint; tensors of the file that the network does not have are named on standard error."""
     if args.model is None or args.weights is None or args.data is None:
         raise ValueError("nothing to measure: give FILE, or all of --model, --weights and --data")
@@ -97,19 +105,23 @@ def measure_model(args: Args) -> Measurement:
         layer=args.layer,
         image_size=args.image_size,
         channels=args.channels,
+        normalise=args.normalise,
     )
     if found.unexpected:
         names = shorten(found.unexpected)
         print(f"ncollapse measure: {len(found.unexpected)} unexpected in {args.weights}: {names}", file=sys.stderr)
-    return found.measurement
+    return found
 
 
-def show(measurement: Measurement, *, as_json: bool = False) -> None:
-    """Print a measurement as a grouped table or as JSON."""
+def show(measurement: Measurement, *, as_json: bool = False, normalisation: Normalisation | None = None) -> None:
+    """Print a measurement as a grouped table or as JSON, with the normalisation of the pixels it was measured on."""
     if as_json:
-        console.print_json(measurement.to_dict())
+        about = {} if normalisation is None else {"normalisation": normalisation.to_dict()}
+        console.print_json({**measurement.to_dict(), **about})
         return
     screen = console.console()
     for line in make_table(measurement):
         style = "bold" if line.heading else None
         screen.print(line.text, style=style, soft_wrap=True, highlight=False, markup=False)
+    if normalisation is not None:
+        screen.print(f"\nmeasured on {normalisation.describe()}", soft_wrap=True, highlight=False)

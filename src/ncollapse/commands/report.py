@@ -7,7 +7,8 @@ from pathlib import Path
 
 import tyro
 
-from ncollapse.places import writing_to
+from ncollapse.commands.options import parse_args
+from ncollapse.output import writing_to
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Args:
 
 def main(argv: list[str]) -> int:
     """Parse, write, export or serve."""
-    args = tyro.cli(Args, args=argv, prog="ncollapse report", config=(tyro.conf.FlagCreatePairsOff,))
+    args = parse_args(Args, argv, "report")
     if args.serve:
         return serve(args)
     from ncollapse.report.page import check_place, make_report, write_page

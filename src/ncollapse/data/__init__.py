@@ -3,10 +3,10 @@
 from ncollapse.data.arrays import MissingSplit
 from ncollapse.data.augment import Augment
 from ncollapse.data.catalogue import INFO, NORMALISATION, load
-from ncollapse.data.choose import eval_loader, train_loader
 from ncollapse.data.dataset import Dataset
 from ncollapse.data.folders import FolderDataset
 from ncollapse.data.loader import DeviceLoader, EvalLoader
+from ncollapse.data.loader_factory import eval_loader, train_loader
 from ncollapse.data.stream import FolderEvalLoader, FolderLoader
 from ncollapse.data.subsets import (
     long_tail,

@@ -1,4 +1,4 @@
-"""Image folders: a class is a folder, a sample a file in it. Files are decoded when they are wanted."""
+"""Image folders: each class is a folder, each sample a file in it. Files are listed here and decoded later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ncollapse.data.dataset import Dataset, Labelled
+from ncollapse.data.dataset import Labelled
 from ncollapse.data.splits import split_stratified
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff")
@@ -78,14 +78,6 @@ def load_mini_imagenet(folder: Path, split: str) -> FolderDataset:
     return whole.select(index, draw="split", per_class=MINI_TEST, seed=MINI_SEED, stratified=True)
 
 
-def decode(folder: FolderDataset, image_size: int, workers: int | None = None) -> Dataset:
-    """Read every image into memory: the shorter side resized to `image_size`, the centre cut out, three channels."""
-    from ncollapse.data.stream import decode_images
-
-    images = decode_images(folder.paths, image_size, workers)
-    return Dataset(images, folder.labels, folder.classes, folder.name, folder.split, folder.record)
-
-
 def _find_part(folder: Path, split: str) -> Path:
     if not folder.is_dir():
         raise FileNotFoundError(f"no folder {folder}")
@@ -109,13 +101,17 @@ def _collect(homes: list[Path], classes: list[str], name: str, split: str) -> Fo
     paths: list[str] = []
     labels: list[int] = []
     for label, class_name in enumerate(classes):
-        found = [
-            entry.path
+        entries = [
+            entry
             for home in homes
             if (home / class_name).is_dir()
             for entry in os.scandir(home / class_name)
             if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".")
         ]
+        found = [entry.path for entry in entries]
+        odd = [entry.path for entry in entries if not entry.is_file()]  # a pipe would block its reader for ever
+        if odd:
+            raise ValueError(f"{odd[0]}: an image must be a regular file")
         if not found:
             raise ValueError(f"the class folder {homes[0] / class_name} holds no image ({', '.join(SUFFIXES)})")
         paths += sorted(found)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.experiments.statistics import Difference, Estimate
+from ncollapse.compare.seeds import Difference, Estimate
 
 MISSING = "–"
 SMALLEST = 1e-300

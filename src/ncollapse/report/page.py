@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import datetime
 import math
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ncollapse import __version__
-from ncollapse.experiments.comparison import QUANTITIES, Finding, compare_runs, say_ranges
-from ncollapse.experiments.runs import RunRecord, dig, read_runs
-from ncollapse.experiments.statistics import is_number
-from ncollapse.experiments.variants import CASES, LOSSES, Variant, gather_copies, group_runs, measured
-from ncollapse.experiments.words import join
-from ncollapse.places import find_file_in_the_way
+from ncollapse.compare.findings import QUANTITIES, Finding, compare_runs, say_ranges
+from ncollapse.compare.seeds import is_number
+from ncollapse.compare.variants import CASES, LOSSES, Variant, gather_copies, group_runs, measured
+from ncollapse.grammar import join
+from ncollapse.output import find_file_in_the_way
 from ncollapse.report.figures import curves, distributions, features, frames, grids, theory
 from ncollapse.report.figures.distributions import Snapshots
 from ncollapse.report.numbers import embed, keep
@@ -33,6 +30,8 @@ from ncollapse.report.tables import (
     tabulate_speed,
     tabulate_summary,
 )
+from ncollapse.runs.files import write_atomic
+from ncollapse.runs.record import RunRecord, get_nested, read_runs
 
 REPRESENTATIVES = 6
 SNAPSHOT = "snapshot.safetensors"
@@ -84,12 +83,7 @@ def write_page(report: Report, path: Path) -> Path:
     check_place(path)
     text = render(report)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_atomic(path, text.encode(errors="backslashreplace"))  # a path may hold bytes that are no UTF-8
     return path
 
 
@@ -158,7 +152,7 @@ def render(report: Report, live: str = "") -> str:
         "look": look,
         "embed": embed,
         "pretty": pretty,
-        "dig": dig,
+        "get_nested": get_nested,
         "say_ranges": say_ranges,
         "keep": keep,
     }
@@ -234,9 +228,9 @@ def note_copies(records: Sequence[RunRecord], folder: Path) -> list[str]:
 
 def collect_notes(records: Sequence[RunRecord], unread: Sequence[RunRecord] = ()) -> list[str]:
     """What went wrong with runs, for the reader to see first."""
-    notes = [f"Run {r.run_id}: snapshot.safetensors cannot be read; some figures go without it." for r in unread]
+    notes = [f"Run {r.run_id}: {r.read_snapshot()[1]}; some figures go without it." for r in unread]
     for record in records:
-        reason = dig(record.summary or {}, "reason")
+        reason = get_nested(record.summary or {}, "reason")
         if record.status == "failed":
             notes.append(f"Run {record.run_id} failed: {reason or 'no reason recorded'}. The others go on without it.")
         if record.status == "corrupt":
@@ -249,28 +243,26 @@ def collect_notes(records: Sequence[RunRecord], unread: Sequence[RunRecord] = ()
             if void:
                 notes.append(f"Run {record.run_id} has no number for {', '.join(void)}; means leave it out there.")
         if gaps := missing_epochs(record):
-            notes.append(f"Run {record.run_id}: {gaps}; its curves have gaps there.")
+            notes.append(f"Run {record.run_id}: {gaps}; its curves have gaps there, and speeds leave it out.")
     return notes
 
 
 def missing_epochs(record: RunRecord) -> str:
     """Which epochs a history lacks or holds without a number, in words; nothing where it is whole."""
-    rows = [row for row in record.history if isinstance(row.get("epoch"), int)]
-    every = record.get("measure_every", 1)
-    step = every if isinstance(every, int) and every > 0 else 1
-    epochs = [row["epoch"] for row in rows]
-    lacking = [e for a, b in pairwise(epochs) if b - a > step for e in range(a + step, b, step)]
-    void = [row["epoch"] for row in rows if row["epoch"] > 0 and not is_number(dig(row, "train.nc1"))]
+    rows = record.history
+    lost = record.missing_epochs()
+    void = [row["epoch"] for row in rows if row["epoch"] > 0 and not is_number(get_nested(row, "train.nc1"))]
     parts = []
-    if lacking:
-        parts.append(f"{_count(lacking, 'is', 'are')} missing (first {lacking[0]})")
+    if lost:
+        count = sum(map(len, lost))
+        parts.append(f"{_count(count, 'is', 'are')} missing from its history (first {lost[0][0]})")
     if void and len(void) < len(rows):
-        parts.append(f"{_count(void, 'has', 'have')} no NC1 (first {void[0]})")
+        parts.append(f"{_count(len(void), 'has', 'have')} no NC1 (first {void[0]})")
     return ", ".join(parts)
 
 
-def _count(epochs: Sequence[int], one: str, more: str) -> str:
-    return f"one epoch {one}" if len(epochs) == 1 else f"{len(epochs)} epochs {more}"
+def _count(epochs: int, one: str, more: str) -> str:
+    return f"one epoch {one}" if epochs == 1 else f"{epochs} epochs {more}"
 
 
 def lay_section(

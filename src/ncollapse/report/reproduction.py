@@ -7,15 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ncollapse.experiments import landscapes
-from ncollapse.experiments.claims import Claim
-from ncollapse.experiments.coverage import Coverage
-from ncollapse.experiments.experiment import Experiment
-from ncollapse.experiments.page import HEAD, conclude, describe, mark, rows
-from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.variants import group_runs
-from ncollapse.experiments.verdicts import Line
-from ncollapse.experiments.words import count
+from ncollapse.compare.variants import group_runs
+from ncollapse.grammar import count
+from ncollapse.papers import landscapes
+from ncollapse.papers.experiment import Experiment
+from ncollapse.papers.judge import Line
+from ncollapse.papers.markdown import HEAD, describe, landscape_to_markdown, mark, rows, to_markdown, write_text
+from ncollapse.papers.outcome import Outcome
 from ncollapse.report.figures import curves
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
 from ncollapse.report.numbers import compact, compact_matrix
@@ -31,15 +29,17 @@ SHOWN = {
 """The curves that every page has, the gap as it is."""
 
 
-def write_experiment(
-    path: Path,
-    experiment: Experiment,
-    lines: Sequence[Line],
-    claims: Sequence[Claim] = (),
-    coverage: Coverage | None = None,
-    records: Sequence[RunRecord] = (),
-) -> Path:
+def write_outcome(folder: Path, outcome: Outcome) -> Path:
+    """Write the pages of an experiment into a folder, as Markdown and as HTML; the path of the latter."""
+    computed = outcome.experiment.protocol == "landscape"
+    text = landscape_to_markdown(outcome) if computed else to_markdown(outcome)
+    page = write_text(folder, outcome.experiment, text).with_suffix(".html")
+    return write_landscape(page, outcome) if computed else write_experiment(page, outcome)
+
+
+def write_experiment(path: Path, outcome: Outcome) -> Path:
     """Write the page of an experiment: what the paper has, what the runs gave, what theory says."""
+    experiment, lines, records = outcome.experiment, outcome.lines, outcome.records
     variants = group_runs(records)
     anchors = {v.label: f"#variant-{i}" for i, v in enumerate(variants)}
     anchors |= {str(r.path): f"#run-{i}" for i, r in enumerate(records)}
@@ -59,18 +59,18 @@ def write_experiment(
         tuple(s for s in sections if s.tables or s.figures),
         tuple(r for v in variants for r in v.records),
         anchors,
-        sentences=tuple(summarise(experiment, lines, claims, coverage)),
+        sentences=tuple(summarise(outcome)),
     )
     return write_page(report, path)
 
 
-def write_landscape(path: Path, experiment: Experiment) -> Path:
+def write_landscape(path: Path, outcome: Outcome) -> Path:
     """Write the page of a figure that is computed: losses, or the size of their gradients, over norm and angle."""
+    experiment = outcome.experiment
     caption, notes = describe(experiment)
-    verdict, detail = landscapes.conclude()
     steep = experiment.item != "figure-2"
     shown = "size of the gradient" if steep else "loss"
-    panels, said = [], [f"Verdict: {verdict} ({detail})."]
+    panels, said = [], [f"Verdict: {outcome.verdict} ({outcome.detail})."]
     for name, field in landscapes.compute_panels().items():
         values = np.hypot(field.d_norm, field.d_angle) if steep else field.value
         contour = {
@@ -98,13 +98,10 @@ def write_landscape(path: Path, experiment: Experiment) -> Path:
     return write_page(Report(title, caption, (), (section,), (), {}, sentences=(*said, *notes)), path)
 
 
-def summarise(
-    experiment: Experiment, lines: Sequence[Line], claims: Sequence[Claim], coverage: Coverage | None
-) -> list[str]:
-    """The verdict, and every claim with how it stands."""
-    verdict, detail = conclude(lines, claims, coverage, asks=experiment.asks)
-    said = [f"Verdict: {verdict}" + (f" ({detail})." if detail else ".")]
-    for claim in claims:
+def summarise(outcome: Outcome) -> list[str]:
+    """The verdict, and every claim with whether it holds."""
+    said = [f"Verdict: {outcome.verdict}" + (f" ({outcome.detail})." if outcome.detail else ".")]
+    for claim in outcome.claims:
         stands = mark(claim)
         said.append(f"{stands[0].upper()}{stands[1:]}: {claim.text}" + (f" ({claim.detail})." if claim.detail else "."))
     return said

@@ -18,13 +18,20 @@ def fingerprint(folder: Path) -> str:
     digest = hashlib.sha256()
     for pattern in ("", "*/", "*/*/"):
         for name in WATCHED:
-            for file in sorted(folder.glob(pattern + name)):
+            for file in sorted(_find(folder, pattern + name)):
                 try:
                     stat = file.stat()
                 except OSError:
                     continue
-                digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+                digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode(errors="backslashreplace"))
     return digest.hexdigest()[:16]
+
+
+def _find(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return list(folder.glob(pattern))
+    except OSError:  # a folder that may not be read
+        return []
 
 
 def make_server(folder: str | Path, host: str = "127.0.0.1", port: int = 8377) -> ThreadingHTTPServer:
@@ -46,7 +53,7 @@ def make_server(folder: str | Path, host: str = "127.0.0.1", port: int = 8377) -
             if state not in kept:
                 text = render(make_report(root), live=state)
                 kept.clear()
-                kept[state] = text.encode()
+                kept[state] = text.encode(errors="backslashreplace")
             return kept[state]
 
     class Handler(BaseHTTPRequestHandler):
@@ -59,8 +66,9 @@ def make_server(folder: str | Path, host: str = "127.0.0.1", port: int = 8377) -
             elif route in ("/", "/report.html"):
                 try:
                     self.answer(200, "text/html", page())
-                except ValueError as error:
-                    self.answer(200, "text/html", WAITING.format(message=escape(str(error))).encode())
+                except Exception as error:  # the next record may mend it: the page asks again
+                    message = escape(str(error) or type(error).__name__)
+                    self.answer(200, "text/html", WAITING.format(message=message).encode(errors="backslashreplace"))
             else:
                 self.answer(404, "text/plain", b"only / and /state are served")
 

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ncollapse.experiments.comparison import QUANTITIES, SPEEDS, Finding, Quantity, name_early
-from ncollapse.experiments.runs import RunRecord, dig
-from ncollapse.experiments.variants import Variant, measured
-from ncollapse.experiments.words import join
+from ncollapse.compare.findings import QUANTITIES, SPEEDS, Finding, Quantity, name_early
+from ncollapse.compare.variants import Variant, measured
+from ncollapse.grammar import join
 from ncollapse.report.figures.distributions import Snapshots
 from ncollapse.report.figures.theory import PHASES
 from ncollapse.report.numbers import MISSING, deviation, show, show_difference, show_estimate
 from ncollapse.report.published import Published
+from ncollapse.runs.record import RunRecord, get_nested
 
 FEW = 4
 
@@ -209,11 +209,11 @@ def tabulate_classes(variants: Sequence[Variant], snapshots: Snapshots) -> Table
     stacks: list[list[Cell]] = []
     counts: list[Any] = []
     for variant in variants:
-        record = next((r for r in variant.finished if dig(r.summary or {}, "test.class_accuracy")), None)
+        record = next((r for r in variant.finished if get_nested(r.summary or {}, "test.class_accuracy")), None)
         if record is None:
             continue
-        accuracy = dig(record.summary or {}, "test.class_accuracy")
-        counts = counts or list(dig(record.summary or {}, "train.counts", []))
+        accuracy = get_nested(record.summary or {}, "test.class_accuracy")
+        counts = counts or list(get_nested(record.summary or {}, "train.counts", []))
         stacks.append([Cell(show(_float(a), percent=True), numbers={"accuracy": _float(a)}) for a in accuracy])
         columns.append(Cell(f"{variant.label}: test accuracy", loss=variant.loss))
         snapshot = snapshots.get(record.path, {})
@@ -244,7 +244,7 @@ def class_arrays(record: RunRecord, snapshot: dict[str, Any]) -> dict[str, Any]:
     arrays = {}
     summary = record.summary or {}
     for title, key in (("|w|", "train.weight_norms"), ("|class mean|", "train.mean_norms")):
-        values = dig(summary, key)
+        values = get_nested(summary, key)
         if isinstance(values, list):
             arrays[title] = values
     if "bias" in snapshot:
@@ -264,8 +264,8 @@ def tabulate_runs(variants: Sequence[Variant], others: Sequence[RunRecord], anch
     listed = [(r, v.label, v.loss) for v in variants for r in v.records] + [(r, r.name, "") for r in others]
     first = {v.label: anchors[v.label][1:] for v in variants}
     for record, label, loss in listed:
-        epoch = dig(record.summary or {}, "epoch") or (record.history[-1].get("epoch") if record.history else 0)
-        wall = dig(record.summary or {}, "time.wall_s")
+        epoch = get_nested(record.summary or {}, "epoch") or (record.history[-1].get("epoch") if record.history else 0)
+        wall = get_nested(record.summary or {}, "time.wall_s")
         row = [
             Cell(record.run_id, href=anchors[str(record.path)], anchor=first.pop(label, "")),
             Cell(label, loss=loss),

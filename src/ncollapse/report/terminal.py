@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ncollapse.experiments.comparison import QUANTITIES, SPEEDS, Finding, Quantity, name_early
-from ncollapse.experiments.runs import RunRecord, dig
-from ncollapse.experiments.statistics import Difference
+from ncollapse.compare.findings import QUANTITIES, SPEEDS, Finding, Quantity, name_early
+from ncollapse.compare.seeds import Difference
 from ncollapse.report.numbers import MISSING, name_all, show, show_estimate, show_with_error
+from ncollapse.runs.record import RunRecord, get_nested
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 WIDTH = 100
 FOOTNOTE = (
@@ -32,7 +33,7 @@ def print_findings(output: Console, findings: Sequence[Finding], unfinished: Seq
     if any(f.reference for f in findings):
         output.print(FOOTNOTE.format(early=name_early(findings)), style="dim", highlight=False)
     for record in unfinished:
-        reason = dig(record.summary or {}, "reason") or "; ".join(record.notes)
+        reason = get_nested(record.summary or {}, "reason") or "; ".join(record.notes)
         output.print(f"{record.label}: {record.status}{f' ({reason})' if reason else ''}", style="red", markup=False)
     for finding in findings:
         output.print(f"- {finding.sentence}", markup=False, highlight=False)
@@ -53,7 +54,7 @@ def _print_side_by_side(output: Console, findings: Sequence[Finding], kept: Sequ
         against = finding.reference.label if finding.reference else ""
         table.add_column(Text(f"{finding.variant.label} − {against}"), justify="right")
     for q in kept:
-        row = [q.title]
+        row: list[str | Text] = [q.title]
         for finding in findings:
             row.append(show_estimate(finding.estimates[q.key], q.percent))
             if finding.phase:
@@ -128,7 +129,7 @@ def _speed(finding: Finding, name: str) -> str:
     return text + (f" ({reached} of {n})" if reached < n else "")
 
 
-def _difference(d: Difference, percent: bool = False) -> str:
+def _difference(d: Difference, percent: bool = False) -> str | Text:
     scale = 100 if percent else 1
     if d.n == 0:
         return MISSING
@@ -137,4 +138,6 @@ def _difference(d: Difference, percent: bool = False) -> str:
     if d.low == d.high:
         return f"{show(scale * d.mean, 3, sign=True)} in {name_all(d.n)}"
     text = show_with_error(scale * d.mean, scale * (d.high - d.low) / 2, sign=True)
-    return f"[bold]{text}[/bold]" if d.clear else text
+    from rich.text import Text
+
+    return Text(text, style="bold") if d.clear else text

@@ -1,4 +1,4 @@
-"""A prediction read off the numerical minimiser, for problems without a closed form."""
+"""The optimum found by the numerical minimiser, in the fields of a closed form."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from ncollapse.theory.prediction import Prediction
+from ncollapse.theory.optimum import Optimum
 from ncollapse.theory.problem import Problem
 from ncollapse.theory.solver import solve
 
 SYMMETRY = 1e-4  # logits this close to a (I - J/K) + c J/K, relative to their size, are of that form
 
 
-def predict_numerically(problem: Problem, *, restarts: int = 6, seed: int = 0) -> Prediction:
+def minimise_numerically(problem: Problem, *, restarts: int = 6, seed: int = 0) -> Optimum:
     """Minimise, and name what was found."""
     solution = solve(problem, restarts=restarts, seed=seed)
     k = problem.num_classes
@@ -33,7 +33,7 @@ def predict_numerically(problem: Problem, *, restarts: int = 6, seed: int = 0) -
     if certificate is not None:
         bound = "" if problem.dim is None or problem.dim >= k else " (a bound for d >= K, so it may not be reached)"
         notes.append(f"certified: the global minimum is at most {certificate.gap:.2g} below{bound}")
-    return Prediction(
+    return Optimum(
         problem=problem,
         method="numerical",
         phase=phase,

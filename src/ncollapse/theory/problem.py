@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ncollapse.losses import Loss, make_loss
 
 FEATURES = ("free", "relu")
@@ -69,7 +72,9 @@ class Problem:
         named = ", ".join(f"{name}={value!r}" for name, value in loss_params.items() if value is not None)
         if isinstance(loss, Loss) and named:
             raise TypeError(f"loss is {loss} already; to change it give its name too: loss={loss.name!r}, {named}")
-        made = make_plain_loss(loss, **loss_params)
+        made = make_class_loss(loss, weighted=True, **loss_params)
+        if made.weight is not None and len(made.weight) != classes:
+            raise ValueError(f"loss has {len(made.weight)} class weights, but num_classes is {classes}")
         if type(bias).__name__ not in ("bool", "bool_"):  # Python's or numpy's; None and "no" are neither
             raise TypeError(f"bias must be True or False, not {bias!r}")
         decays = {"weight_decay": weight_decay, "feature_decay": feature_decay, "bias_decay": bias_decay}
@@ -126,10 +131,24 @@ class Problem:
         scale = self.per_class * self.num_classes / sum(self.class_counts)
         return tuple(count * scale for count in self.class_counts)
 
+    @property
+    def class_weights(self) -> NDArray[np.float64]:
+        """The weights of the classes in the loss, [K]; 1 without."""
+        if self.loss.weight is None:
+            return np.ones(self.num_classes)
+        return np.asarray(self.loss.weight.detach().double().cpu())
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The weights of the classes in the mean loss; they sum to 1."""
+        weighted = np.asarray(self.counts) * self.class_weights
+        return tuple((weighted / weighted.sum()).tolist())
+
     @cached_property
     def balanced(self) -> bool:
-        """Whether every class has the same number of samples."""
-        return self.class_counts is None or len(set(self.class_counts)) == 1
+        """Whether every class has the same number of samples and the same weight in the loss."""
+        equal = self.class_counts is None or len(set(self.class_counts)) == 1
+        return equal and len(set(self.class_weights.tolist())) == 1
 
     @property
     def loss_params(self) -> dict[str, float]:
@@ -151,6 +170,7 @@ class Problem:
         return {
             "loss": self.loss.name,
             "loss_params": self.loss_params,
+            **({} if self.loss.weight is None else {"loss_weight": self.loss.weight.tolist()}),
             "num_classes": self.num_classes,
             "per_class": self.per_class,
             "batch_size": self.batch_size,
@@ -208,8 +228,10 @@ def _check_counts(class_counts: Sequence[float]) -> tuple[float, ...]:
     except (TypeError, ValueError):
         raise TypeError(f"class_counts must be numbers, one for each class, not {class_counts!r}") from None
     for index, count in enumerate(counts):
-        if not math.isfinite(count) or count <= 0:
-            raise ValueError(f"class_counts must be positive: class {index} has {count:g}; leave empty classes out")
+        if not math.isfinite(count) or count < 0:
+            raise ValueError(f"class_counts must not be negative: class {index} has {count:g}")
+    if not any(counts):
+        raise ValueError("class_counts must not all be 0")
     return counts
 
 
@@ -225,11 +247,13 @@ def _check_classes(num_classes: int | None, counts: tuple[float, ...] | None) ->
     return int(num_classes)
 
 
-def make_plain_loss(loss: str | Loss, **params: Any) -> Loss:
-    """The loss of that name, or the object itself; one that theory does not know raises."""
+def make_class_loss(loss: str | Loss, *, weighted: bool = False, **params: Any) -> Loss:
+    """The loss of that name, or the object itself, if it has one logit a class (and no class weights)."""
     made = make_loss(loss, **params)
-    if made.name == "binary" or made.weight is not None:
-        raise ValueError("loss must have one logit a class and no class weights (class_counts weigh classes)")
+    if made.name == "binary":
+        raise ValueError("loss must have one logit a class; BinaryLoss has one for both")
+    if made.weight is not None and not weighted:
+        raise ValueError("loss must have no class weights here: the loss of a single sample has none")
     return made
 
 

@@ -6,7 +6,7 @@ import copy
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, minimize
 from torch import Tensor
 
+from ncollapse.theory.certificate import Certificate, certify
 from ncollapse.theory.problem import Problem
-
-if TYPE_CHECKING:
-    from ncollapse.theory.certificate import Certificate
 
 Array = NDArray[np.float64]
 
@@ -41,22 +39,10 @@ class Solution:
     @cached_property
     def certificate(self) -> Certificate | None:
         """How far from the global minimum this is at most; None for losses that are not convex in the logits."""
-        from ncollapse.theory.certificate import certify
-
         if not self.problem.loss.convex:
             return None
-        return certify(
-            self.features,
-            self.labels,
-            self.weight,
-            self.bias,
-            self.problem.loss,
-            weight_decay=self.problem.weight_decay,
-            feature_decay=self.problem.feature_decay,
-            bias_decay=self.problem.bias_decay,
-            class_counts=self.problem.counts,
-            features_model=self.problem.features,
-        )
+        counted = self.problem.replace(class_counts=self.problem.counts)
+        return certify(self.features, self.labels, self.weight, self.bias, counted)
 
 
 def solve(problem: Problem, *, restarts: int = 6, seed: int = 0, max_iterations: int = 20_000) -> Solution:

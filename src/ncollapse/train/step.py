@@ -75,6 +75,9 @@ class SearchStep(EagerStep):
             self.optimiser.zero_grad(set_to_none=True)
             total, loss = self.objective(x, y, size)
             total.backward()
+            for p in self.parameters:  # torch's L-BFGS views gradients as vectors, which channels last does not allow
+                if p.grad is not None:
+                    p.grad = p.grad.contiguous()
             if self.spec.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self.parameters, self.spec.clip_norm)
             losses.append(loss)
@@ -87,7 +90,7 @@ class SearchStep(EagerStep):
 class GraphStep(EagerStep):
     """The whole step as one CUDA graph for each size of batch; a call is two copies and a replay.
 
-    Capturing trains a few steps on what the buffers hold: put the state back (`checkpoint.restore`) afterwards.
+    Capturing trains a few steps on what the buffers hold: put the state back (`state.restore`) afterwards.
     """
 
     def __init__(

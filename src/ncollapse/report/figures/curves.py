@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ncollapse.experiments.comparison import QUANTITIES, Finding
-from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.variants import LOSSES, Variant
+from ncollapse.compare.findings import QUANTITIES, Finding
+from ncollapse.compare.variants import LOSSES, Variant
 from ncollapse.report.numbers import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike, name_once
 from ncollapse.report.style import CLASSES, DASHES, INK, fade, look
+from ncollapse.runs.record import RunRecord
 
 MANY = 8
 NAMED = 24

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.experiments.runs import RunRecord, dig
-from ncollapse.experiments.variants import LOSSES, Variant
+from ncollapse.compare.variants import LOSSES, Variant
 from ncollapse.report.figures.curves import MANY
 from ncollapse.report.numbers import compact
 from ncollapse.report.panels import GAP_Y, Figure, Panel, Spec, arrange, build, escape, merge_alike, name_once
 from ncollapse.report.style import DASHES, INK, PAPER, fade, look
+from ncollapse.runs.record import RunRecord, get_nested
 
 Snapshots = dict[Path, dict[str, np.ndarray]]
 SLANTED = 18
@@ -191,7 +191,7 @@ def _score_panel(
                 traces.append({**common, **shape, "x": x, "y": y, "hoverinfo": "skip"})
             if outlines:
                 traces.append({**common, **_mean_dot(record, field, place, style.colour, style.marker)})
-            value = dig(record.summary or {}, f"prediction.{field}")
+            value = get_nested(record.summary or {}, f"prediction.{field}")
             if isinstance(value, (int, float)) and math.isfinite(value):
                 predicted.append((place, float(value)))
     if not traces:
@@ -238,7 +238,7 @@ def _outlines(
 
 
 def _mean_dot(record: RunRecord, field: str, place: float, colour: str, marker: str) -> Spec:
-    spread = dig(record.summary or {}, f"train.{field}")
+    spread = get_nested(record.summary or {}, f"train.{field}")
     mean, std = (spread.get("mean"), spread.get("std")) if isinstance(spread, dict) else (None, None)
     return {
         "type": "scatter",

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.experiments.experiment import Experiment
-from ncollapse.experiments.page import NAMES
-from ncollapse.experiments.records import find_gram
-from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.variants import CASES, LOSSES, group_runs
-from ncollapse.experiments.verdicts import Line, find_points
+from ncollapse.compare.variants import CASES, LOSSES, group_runs
+from ncollapse.papers.archive import find_gram
+from ncollapse.papers.experiment import Experiment
+from ncollapse.papers.judge import Line, tolerance_in_points
+from ncollapse.papers.markdown import NAMES
 from ncollapse.report.figures.curves import collect_panels, curve_panel
 from ncollapse.report.figures.frames import RANGE, lay_matrix, scale_colours
 from ncollapse.report.numbers import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once
 from ncollapse.report.style import look
+from ncollapse.runs.record import RunRecord
 
 MANY = 24
 """Settings along one axis up to which their names are written out."""
@@ -104,7 +104,7 @@ def draw_lines(lines: Sequence[Line]) -> Figure | None:
         title = name_field(field) + (", %" if percent else "")
         hidden = {"showticklabels": False} if len(settings) > MANY else {"automargin": True}
         x = {"type": "category", "categoryorder": "array", "categoryarray": settings, **hidden}
-        panels.append(Panel(title, traces, x, {} if find_points(field) else _widen(here)))
+        panels.append(Panel(title, traces, x, {} if tolerance_in_points(field) else _widen(here)))
     name_once(panels)
     columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
     spec = build(panels, columns=columns, row_height=HEIGHT, min_width=240, bottom=70, showlegend=True)

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.variants import Variant
+from ncollapse.compare.variants import Variant
 from ncollapse.report.figures.distributions import Snapshots
 from ncollapse.report.numbers import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape
 from ncollapse.report.style import INK, VEIL, class_colour
+from ncollapse.runs.record import RunRecord
 
 SAMPLES = 600
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ncollapse.experiments.variants import Variant
+from ncollapse.compare.variants import Variant
 from ncollapse.report.figures.distributions import Snapshots
 from ncollapse.report.numbers import compact_matrix
 from ncollapse.report.panels import Figure, Panel, Spec, arrange, build

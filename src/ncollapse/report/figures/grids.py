@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ncollapse.experiments.statistics import estimate
-from ncollapse.experiments.variants import LOSSES, Variant, measured
+from ncollapse.compare.seeds import estimate
+from ncollapse.compare.variants import LOSSES, Variant, measured
 from ncollapse.report.numbers import compact_matrix
 from ncollapse.report.panels import Figure, Panel, build, escape
 from ncollapse.report.style import SEQUENTIAL

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.experiments.runs import RunRecord, dig
-from ncollapse.experiments.variants import LOSSES, Variant, measured, predicted
+from ncollapse.compare.variants import LOSSES, Variant, measured, predicted
 from ncollapse.report.numbers import compact, compact_matrix
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape
 from ncollapse.report.style import FAINT, INK, PAPER, fade, look
+from ncollapse.runs.record import RunRecord, get_nested
 
 PHASES = {
     "collapsed": ("no classes: W = H = 0", fade("#7F7F7F", 0.45)),
@@ -136,12 +136,12 @@ def draw_landscapes(variants: Sequence[Variant]) -> Figure | None:
         record = next((r for r in variant.counted if r.status == "finished"), None)
         if record is None or len(panels) == 6:
             continue
-        settings = dig(record.config, "loss", {})
+        settings = get_nested(record.config, "loss", {})
         params = (
             {k: v for k, v in settings.items() if k != "name" and v is not None} if isinstance(settings, dict) else {}
         )
         key = (variant.loss, json.dumps(params, sort_keys=True, default=str))
-        classes = dig(record.summary or {}, "train.num_classes")
+        classes = get_nested(record.summary or {}, "train.num_classes")
         norm = math.sqrt(max(0.0, measured(record, "train.feature_energy")))
         scale = (
             math.sqrt(max(0.0, measured(record, "train.weight_energy") / classes))
