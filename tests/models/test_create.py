@@ -30,8 +30,22 @@ SMALL = {
     "wide-resnet18-1": 11_173_962,
     "wide-resnet50-1": 23_520_842,
 }
-WIDTHS = {"resnet18": 512, "resnet32": 64, "resnet34": 512, "densenet121": 1024, "densenet161": 2208, "vit-small": 384}
-QUICK = ("resnet18", "resnet32", "resnet50", "densenet121", "wide-resnet18-0.25", "wide-resnet50-0.5", "mlp-small")
+# what bce-vs-ce's public code prints for its DenseNet121, and the count of the Zhou papers' ResNet18 with 10 features
+SMALL["densenet121-small"] = 1_766_858
+NARROWED = {("resnet18", 10): 8_859_862, ("resnet18", 512): 11_173_962, ("resnet50", 2048): 23_520_842}
+WIDTHS = {
+    "resnet18": 512,
+    "resnet32": 64,
+    "resnet34": 512,
+    "densenet121": 1024,
+    "densenet121-small": 512,
+    "densenet161": 2208,
+    "vit-small": 384,
+}
+QUICK = (
+    *("resnet18", "resnet32", "resnet50", "densenet121", "densenet121-small"),
+    *("wide-resnet18-0.25", "wide-resnet50-0.5", "mlp-small"),
+)
 
 
 @pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
@@ -46,6 +60,26 @@ def test_parameters_with_the_small_stem(name, count):
         assert count_parameters(create(name, 10)) == count
 
 
+@pytest.mark.parametrize(("asked", "count"), NARROWED.items())
+def test_parameters_with_narrower_features(asked, count):
+    name, dim = asked
+    with torch.device("meta"):
+        assert count_parameters(create(name, 10, feature_dim=dim)) == count
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet32", "resnet50", "wide-resnet50-0.5"])
+def test_feature_dim_narrows_the_last_block_alone(name):
+    with torch.device("meta"):
+        whole = dict(create(name, 10).trunk.named_parameters())
+        narrow = dict(create(name, 10, feature_dim=5).trunk.named_parameters())
+    changed = {key for key in narrow if key not in whole or narrow[key].shape != whole[key].shape}
+    last = max(key.split(".")[:2] for key in whole if key.startswith("layer"))
+    assert set(whole) <= set(narrow)
+    assert {key.split(".")[0] for key in changed} == {last[0]}
+    assert {int(key.split(".")[1]) for key in changed} == {int(last[1])}
+    assert len(changed) == 6
+
+
 def test_parameters_of_perceptrons_and_transformer():
     d, w = 3 * 32 * 32, 1024
     with torch.device("meta"):
@@ -56,8 +90,9 @@ def test_parameters_of_perceptrons_and_transformer():
 @pytest.mark.parametrize("name", NAMES)
 def test_the_contract(name):
     torch.manual_seed(0)
-    network = create(name, 7, in_channels=1, image_size=8).eval()
-    x = torch.randn(2, 1, 8, 8)
+    size = 16 if name == "densenet121-small" else 8
+    network = create(name, 7, in_channels=1, image_size=size).eval()
+    x = torch.randn(2, 1, size, size)
     with torch.no_grad():
         logits, features, maps = network(x), network.features(x), network.forward_features(x)
         head = network.get_classifier()
@@ -177,6 +212,8 @@ def test_trunks_start_as_torchvisions_do(name):
         ({"num_classes": 1}, "num_classes"),
         ({"name": "vit-small", "feature_dim": 10}, "feature_dim_linear"),
         ({"name": "vit-small", "image_size": 130}, "multiple of the patch"),
+        ({"name": "densenet121-small", "image_size": 14}, "image_size: densenet121-small .* at least 15, got 14"),
+        ({"name": "densenet121", "image_size": 28, "stem": "imagenet"}, "image_size: .* at least 29, got 28"),
     ],
 )
 def test_impossible_networks_are_refused(options, match):

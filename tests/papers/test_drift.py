@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ncollapse.papers.catalogue import find
-from ncollapse.papers.experiment import adjust, expand
-from ncollapse.papers.judge import match
+from ncollapse.papers.catalogue import get_experiment
+from ncollapse.papers.experiment import expand
+from ncollapse.papers.matching import match
 from ncollapse.runs.identity import point_key
 from ncollapse.runs.record import read_runs
-from ncollapse.theory.posed import predict_posed
+from ncollapse.theory import predict_if_known
 from ncollapse.train import Recipe
 from ncollapse.train.schedule import rate_at
 
@@ -60,7 +60,9 @@ def text():
 
 def pick(decay):
     """The point of table 10."""
-    (point,) = expand(find("bce-vs-ce/table-10"), {"loss": ("ce",), "optimizer": ("adamw",), "bias_decay": (decay,)})
+    (point,) = expand(
+        get_experiment("bce-vs-ce/table-10"), {"loss": ("ce",), "optimizer": ("adamw",), "bias_decay": (decay,)}
+    )
     return point
 
 
@@ -87,7 +89,7 @@ def test_the_last_epochs_drift_as_predicted(resnets, text):
     for (decay, *_), record in resnets.items():
         recipe, bias = Recipe.from_dict(record.config), follow(record)
         assert recipe.optim.epochs == 100
-        optimum = predict_posed(recipe.problem(num_classes=10, samples=60_000))
+        optimum = predict_if_known(recipe.problem(num_classes=10, samples=60_000))
         wrong = math.exp(optimum.negative_score - optimum.positive_score)
         for name, (first, last) in {"late": (80, 100), "early": (20, 40)}.items():
             way = sum(rate_at(recipe, epoch) for epoch in range(first + 1, last + 1)) * math.ceil(60_000 / 128)
@@ -125,13 +127,13 @@ def test_what_an_epoch_of_lag_does(resnets, text):
 def test_seed_and_precision_matter_less_than_the_network(records, text):
     """An MLP on the same problem: what theory.md says of its final biases."""
     point = pick("5e-5")
-    wanted = point_key(adjust(point.recipe, model__name="mlp-256").to_dict())
+    wanted = point_key(point.recipe.override(model__name="mlp-256").to_dict())
     ends = {(r.get("precision"), r.seed): r.final("train.bias.mean") for r in records if point_key(r.config) == wanted}
     assert set(ends) == {("fp32", 0), ("fp32", 1), ("bf16", 0)}
     assert (
         f"{ends['fp32', 0]:.3f} and {ends['fp32', 1]:.3f} (two seeds) and {ends['bf16', 0]:.3f} (in bfloat16)" in text
     )
-    ((_, resnets),) = match([point], records)
+    (found,) = match([point], records)
     apart = max(ends.values()) / min(ends.values()) - 1
     assert apart < 0.005
-    assert min(ends.values()) > 1.5 * max(record.final("train.bias.mean") for record in resnets)
+    assert min(ends.values()) > 1.5 * max(record.final("train.bias.mean") for record in found.records)

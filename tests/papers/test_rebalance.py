@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ncollapse.papers.experiment import Experiment, Point, adjust
+from ncollapse.papers.experiment import Experiment, Point
 from ncollapse.papers.rebalance import balance_weights, rebalance_all, retrain, score, second_stage_lines
 from ncollapse.sweep.sweep import sweep
 from ncollapse.train import recipes
@@ -39,10 +39,10 @@ def test_the_tail_gains_and_norms_stay_bounded():
 def test_both_stages_on_digits(tmp_path, monkeypatch):
     monkeypatch.setattr("ncollapse.papers.rebalance.DECAYS", (1e-4,))
     monkeypatch.setattr("ncollapse.papers.rebalance.BOUNDS", (0.5, math.inf))
-    base = adjust(recipes.get("digits"), model__name="mlp-32", data__long_tail=10.0, data__validation=0.2)
-    base = adjust(base, optim__epochs=3)
+    base = recipes.get("digits").override(model__name="mlp-32", data__long_tail=10.0, data__validation=0.2)
+    base = base.override(optim__epochs=3)
     points = [
-        Point({"loss": name, "weight_decay": decay}, adjust(base, loss__name=name, optim__weight_decay=decay))
+        Point({"loss": name, "weight_decay": decay}, base.override(loss__name=name, optim__weight_decay=decay))
         for name, decay in (("ce", 0.0), ("ce", 1e-3), ("bce", 0.0))
     ]
     records = sweep([p.recipe for p in points], tmp_path, engine="packed", jobs=1, device="cpu")

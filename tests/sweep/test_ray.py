@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from ncollapse.papers.experiment import adjust
 from ncollapse.runs.record import read_run
 from ncollapse.sweep.job import Job
 from ncollapse.sweep.ray import _outcome
@@ -41,8 +40,8 @@ def last_epoch(folder):
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_lost_node_s_run_is_resumed_elsewhere(cluster, tmp_path):
-    base = adjust(recipes.get("digits"), model__name="mlp-16", optim__epochs=EPOCHS)
-    runs = [adjust(base, seed=seed) for seed in range(2)]
+    base = recipes.get("digits").override(model__name="mlp-16", optim__epochs=EPOCHS)
+    runs = [base.override(seed=seed) for seed in range(2)]
     second = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     records = []
@@ -74,7 +73,7 @@ def test_a_lost_node_s_run_is_resumed_elsewhere(cluster, tmp_path):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_worker_killed_for_memory_is_started_again(cluster, tmp_path):
     """The kernel ends a process that takes too much memory with SIGKILL; its run goes on from its checkpoint."""
-    recipe = adjust(recipes.get("digits"), model__name="mlp-16", optim__epochs=EPOCHS)
+    recipe = recipes.get("digits").override(model__name="mlp-16", optim__epochs=EPOCHS)
     options = {"engine": "ray", "device": "cpu", "deterministic": True}
     records = []
     driver = threading.Thread(target=lambda: records.extend(sweep([recipe], tmp_path, **options)))

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from ncollapse.papers.experiment import adjust
 from ncollapse.runs.lock import hold
 from ncollapse.runs.record import read_run, read_runs
 from ncollapse.sweep.sweep import sweep, take_share
@@ -29,9 +28,9 @@ sweep(recipes, sys.argv[2], jobs=2, device="cpu", deterministic=True)
 
 def tiny(count, epochs=2, **changes):
     """Digit runs of a second: a narrow network on 10 samples a class."""
-    base = adjust(recipes.get("digits"), model__name="mlp-16", data__samples_per_class=10, optim__batch_size=20)
-    base = adjust(base, optim__epochs=epochs, **changes)
-    return [adjust(base, seed=seed // 2, loss__name=("ce", "bce")[seed % 2]) for seed in range(count)]
+    base = recipes.get("digits").override(model__name="mlp-16", data__samples_per_class=10, optim__batch_size=20)
+    base = base.override(optim__epochs=epochs, **changes)
+    return [base.override(seed=seed // 2, loss__name=("ce", "bce")[seed % 2]) for seed in range(count)]
 
 
 def outcome(folder):
@@ -157,7 +156,7 @@ def test_a_time_limit_is_a_number_of_seconds(tmp_path, limit):
 def test_shares_cover_everything_once():
     shares = [take_share(range(10), (i, 3)) for i in (1, 2, 3)]
     assert sorted(x for share in shares for x in share) == list(range(10))
-    with pytest.raises(ValueError, match="index=4/3"):
+    with pytest.raises(ValueError, match="index: .* got 4/3"):
         take_share(range(10), (4, 3))
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ncollapse.models.densenet import build_densenet
+from ncollapse.models.densenet import SHAPES, build_densenet
+from ncollapse.models.factory import is_factory
 from ncollapse.models.mlp import build_mlp
 from ncollapse.models.network import FeatureKind, Network
 from ncollapse.models.resnet import build_resnet, build_resnet32
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 WIDTHS = ("0.25", "0.5", "1", "2")
 NAMES = (
     *(f"resnet{depth}" for depth in (18, 32, 34, 50, 101)),
-    *(f"densenet{depth}" for depth in (121, 161)),
+    *SHAPES,
     *(f"wide-resnet{depth}-{width}" for depth in (18, 50) for width in WIDTHS),
     *("mlp-small", "mlp-1024", "mlp-2048", "vit-small"),
 )
-KNOWN = f"{', '.join(NAMES)}, mlp-WIDTH, timm:NAME and torchvision:NAME"
+KNOWN = f"{', '.join(NAMES)}, mlp-WIDTH, timm:NAME, torchvision:NAME and package.module:factory"
 SMALL_MLP = {"width": 256, "depth": 3}
 MLP_DEPTH = 6
 
@@ -35,7 +36,8 @@ def is_known(name: str) -> bool:
     >>> is_known("resnet18"), is_known("mlp-300"), is_known("resnet19")
     (True, True, False)
     """
-    return name in NAMES or re.fullmatch(r"mlp-[1-9]\d*|(timm|torchvision):.+", name) is not None
+    own = re.fullmatch(r"mlp-[1-9]\d*|(timm|torchvision):.+", name) is not None
+    return name in NAMES or own or is_factory(name)
 
 
 def create(
@@ -55,12 +57,13 @@ def create(
 ) -> Network:
     """Build a network.
 
-    name: one of NAMES, "mlp-WIDTH" (6 layers), "timm:NAME" or "torchvision:NAME" (extra `vision`). Perceptrons take
-        vectors too: in_channels=d, image_size=1.
-    feature_dim: the width of the last stage, so that features stay ReLU outputs.
+    name: one of NAMES, "mlp-WIDTH" (6 layers), "timm:NAME" or "torchvision:NAME" (extra `vision`), or
+        "package.module:factory" for a function of your own, whose network's last linear layer is replaced by `head`.
+        Perceptrons and networks of your own take vectors too: in_channels=d, image_size=1.
+    feature_dim: the width of the last block's output, so that features stay ReLU outputs.
     feature_dim_linear: the width of a bias-free linear projection after pooling; the features are then free.
     head: "linear", or "etf" for a fixed simplex ETF. bias, bias_init, problem: see LinearHead.
-    stem: "small" (3 x 3, stride 1) or "imagenet" (7 x 7, stride 2, max pooling).
+    stem: "small" (3 x 3, stride 1; for densenet121-small 7 x 7, stride 2) or "imagenet" (7 x 7, stride 2, max pooling).
     weights: a file of pretrained weights, safetensors or torch's own (read with weights_only=True).
 
     >>> import torch
@@ -75,7 +78,7 @@ def create(
     if feature_dim_linear is not None and feature_dim_linear < 1:
         raise ValueError(f"feature_dim_linear must be at least 1, got {feature_dim_linear}")
     trunk, width, kind = _build_trunk(
-        name, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim, stem=stem
+        name, num_classes, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim, stem=stem
     )
     dim = width if feature_dim_linear is None else feature_dim_linear
     classifier = _build_head(head, dim, num_classes, bias=bias, bias_init=bias_init, problem=problem)
@@ -88,12 +91,14 @@ def create(
 
 
 def _build_trunk(
-    name: str, *, in_channels: int, image_size: int, feature_dim: int | None, stem: str
+    name: str, num_classes: int, *, in_channels: int, image_size: int, feature_dim: int | None, stem: str
 ) -> tuple[nn.Module, int, FeatureKind]:
-    if name.startswith(("timm:", "torchvision:")):
+    if ":" in name and is_known(name):
         from ncollapse.models.external import build_external
 
-        return build_external(name, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim)
+        return build_external(
+            name, num_classes, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim
+        )
     inputs = in_channels * image_size**2
     if name == "mlp-small":
         return *build_mlp(inputs, **SMALL_MLP, feature_dim=feature_dim), "relu"
@@ -105,9 +110,12 @@ def _build_trunk(
         raise ValueError(f"no network {name!r}; there are {KNOWN}")
     if name == "resnet32":
         return *build_resnet32(in_channels=in_channels, stem=stem, feature_dim=feature_dim), "relu"
-    if name.startswith("densenet"):
-        depth = int(name.removeprefix("densenet"))
-        return *build_densenet(depth, in_channels=in_channels, stem=stem, feature_dim=feature_dim), "relu"
+    if name in SHAPES:
+        halvings = 2 * (stem == "imagenet") or int(name == "densenet121-small")
+        least = 8 * 2**halvings - (2**halvings - 1)  # the stem rounds up, the three transitions down
+        if image_size < least:
+            raise ValueError(f"image_size: {name} with the {stem} stem needs at least {least}, got {image_size}")
+        return *build_densenet(name, in_channels=in_channels, stem=stem, feature_dim=feature_dim), "relu"
     family, _, factor = name.removeprefix("wide-").partition("-")
     depth = int(family.removeprefix("resnet"))
     built = build_resnet(depth, in_channels=in_channels, stem=stem, feature_dim=feature_dim, width=float(factor or 1))

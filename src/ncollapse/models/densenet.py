@@ -12,7 +12,12 @@ from torch.nn import functional as F
 from ncollapse.models.network import require_feature_dim, start_convolutions
 from ncollapse.models.norm import norm_relu
 
-SHAPES = {121: (32, 64, (6, 12, 24, 16)), 161: (48, 96, (6, 12, 36, 24))}
+SHAPES = {
+    "densenet121": (32, 64, (6, 12, 24, 16)),
+    "densenet121-small": (16, 32, (6, 12, 24, 16)),
+    "densenet161": (48, 96, (6, 12, 36, 24)),
+}
+"""Growth, channels of the stem, and layers in each block."""
 
 
 class DenseLayer(nn.Module):
@@ -48,22 +53,26 @@ class Transition(Squeeze):
 
 
 def build_densenet(
-    depth: int, *, in_channels: int, stem: str, feature_dim: int | None = None
+    name: str, *, in_channels: int, stem: str, feature_dim: int | None = None
 ) -> tuple[nn.Sequential, int]:
     """DenseNet-121 or 161 up to its last BN and ReLU.
 
-    `feature_dim` squeezes the last block's channels (1024 or 2208) before that BN, so that features stay ReLU outputs.
+    "densenet121-small" is the DenseNet121 of bce-vs-ce's public code: half the growth and half the channels of the
+    standard network, and a 7 x 7 stem of stride 2, which `stem="small"` leaves without its pooling.
+    `feature_dim` squeezes the last block's channels (1024, 512 or 2208) before that BN, so that features stay ReLU
+    outputs.
     """
     require_feature_dim(feature_dim)
-    growth, channels, depths = SHAPES[depth]
+    growth, channels, depths = SHAPES[name]
     trunk = nn.Sequential()
-    if stem == "small":
+    if stem == "small" and name != "densenet121-small":
         trunk.add_module("conv0", nn.Conv2d(in_channels, channels, 3, padding=1, bias=False))
     else:
         trunk.add_module("conv0", nn.Conv2d(in_channels, channels, 7, stride=2, padding=3, bias=False))
         trunk.add_module("norm0", nn.BatchNorm2d(channels))
         trunk.add_module("relu0", nn.ReLU())
-        trunk.add_module("pool0", nn.MaxPool2d(3, 2, 1))
+        if stem == "imagenet":
+            trunk.add_module("pool0", nn.MaxPool2d(3, 2, 1))
     for number, layers in enumerate(depths, 1):
         block = nn.Sequential()
         for place in range(layers):

@@ -74,7 +74,11 @@ class PadShortcut(nn.Module):
 
 
 class ResNet(nn.Module):
-    """The trunk: stem and stages, ending in a ReLU map. `outs` and `inners` are the stages' channels."""
+    """The trunk: stem and stages, ending in a ReLU map.
+
+    `outs` and `inners` are the stages' channels. `last` are the channels of the last block's output alone: where they
+    differ from its stage's, its shortcut is a projection, as in the public code of mse-landscape and bce-vs-ce.
+    """
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class ResNet(nn.Module):
         in_channels: int,
         stem_width: int,
         stem: str,
+        last: int | None = None,
         padded_shortcuts: bool = False,
     ) -> None:
         super().__init__()
@@ -95,14 +100,15 @@ class ResNet(nn.Module):
         self.pool = None if small else nn.MaxPool2d(3, 2, 1)
         self.stages: list[str] = []
         fan_in = stem_width
-        for stage, (depth, fan_out, inner) in enumerate(zip(depths, outs, inners)):
+        for stage, (depth, width, inner) in enumerate(zip(depths, outs, inners)):
             blocks = []
             for place in range(depth):
+                ends = stage == len(depths) - 1 and place == depth - 1
+                fan_out = last if ends and last is not None else width
                 stride = 2 if place == 0 and stage > 0 else 1
                 shortcut: nn.Module | None = None
                 if stride > 1 or fan_in != fan_out:
-                    # zeros can be added to channels, but none taken away: a narrow last stage needs the projection
-                    if padded_shortcuts and fan_out >= fan_in:
+                    if padded_shortcuts and fan_out == width:
                         shortcut = PadShortcut(fan_in, fan_out, stride)
                     else:
                         shortcut = Projection(fan_in, fan_out, stride)
@@ -126,26 +132,34 @@ def build_resnet(
 ) -> tuple[ResNet, int]:
     """ResNet-18, 34, 50 or 101; `width` scales the inner channels of the blocks (WideResNet-X) and no others.
 
-    `feature_dim` replaces the channels of the last stage: 512, or 2048 with bottlenecks (inner ones a quarter).
+    `feature_dim` replaces the channels of the last block's output, 512, or 2048 with bottlenecks; no other layer is
+    narrowed.
     """
     require_feature_dim(feature_dim)
     bottleneck = depth >= 50
     planes = [64, 128, 256, 512]
     outs = [4 * plane if bottleneck else plane for plane in planes]
-    if feature_dim is not None:
-        outs[-1] = feature_dim
-        planes[-1] = -(-feature_dim // 4) if bottleneck else feature_dim
     inners = [max(1, round(width * plane)) for plane in planes]
     block = Bottleneck if bottleneck else BasicBlock
-    trunk = ResNet(block, DEPTHS[depth], outs, inners, in_channels=in_channels, stem_width=64, stem=stem)
-    return trunk, outs[-1]
+    trunk = ResNet(
+        block, DEPTHS[depth], outs, inners, in_channels=in_channels, stem_width=64, stem=stem, last=feature_dim
+    )
+    return trunk, feature_dim or outs[-1]
 
 
 def build_resnet32(*, in_channels: int, stem: str, feature_dim: int | None = None) -> tuple[ResNet, int]:
     """The CIFAR ResNet-32 with 16, 32 and 64 channels, the usual network of the long tail; 0.46 M parameters."""
     require_feature_dim(feature_dim)
-    outs = [16, 32, feature_dim or 64]
+    outs = [16, 32, 64]
     trunk = ResNet(
-        BasicBlock, (5, 5, 5), outs, outs, in_channels=in_channels, stem_width=16, stem=stem, padded_shortcuts=True
+        BasicBlock,
+        (5, 5, 5),
+        outs,
+        outs,
+        in_channels=in_channels,
+        stem_width=16,
+        stem=stem,
+        last=feature_dim,
+        padded_shortcuts=True,
     )
-    return trunk, outs[-1]
+    return trunk, feature_dim or outs[-1]

@@ -1,4 +1,4 @@
-"""A table or figure of a paper as something one can run: a grid of points, each a recipe with the keys that name it."""
+"""A table or figure of a paper as an experiment: a grid of points, each a recipe with the keys that name it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from ncollapse.papers.claims import Claim, Runs
     from ncollapse.train import Recipe
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run of an experiment: the words that tell it from the others, and its recipe."""
+    """One run of an experiment: its recipe, and the keys that distinguish it from the other runs."""
 
     keys: dict[str, Any]
     recipe: Recipe
@@ -23,10 +24,12 @@ class Point:
 class Experiment:
     """One entry of the catalogue.
 
-    `grid` makes its points (one seed each). `protocol` says what they are for: "runs" (training, then the numbers),
-    "two-stage" (training, then a classifier re-balanced on frozen features) or "landscape" (nothing to train).
-    `curves` are the fields of the history that a figure shows, `finals` the numbers that figure or table compares,
-    `caption` what is shown where no paper has a caption for it.
+    `grid` makes its points (one seed each). `protocol` says what is done with them: "runs" (training, then the
+    numbers), "two-stage" (training, then a classifier re-balanced on frozen features) or "landscape" (nothing is
+    trained). `curves` are the fields of the history that a figure shows, `finals` the final numbers that a figure or
+    table compares. `claims` checks what the paper says in words. `is_unsettled(keys, field)` is true for the numbers
+    that had not converged in the paper's own run and so cannot be judged. `asks` marks a question of our own, where
+    other experiments repeat what a paper reports. `caption` says what is shown where no paper has a caption for it.
     """
 
     id: str
@@ -35,13 +38,11 @@ class Experiment:
     protocol: Literal["runs", "two-stage", "landscape"] = "runs"
     curves: tuple[str, ...] = ()
     finals: tuple[str, ...] = ()
+    claims: Callable[[Runs], list[Claim]] | None = None
+    is_unsettled: Callable[[dict[str, Any], str], bool] | None = None
+    asks: bool = False
     notes: tuple[str, ...] = ()
     caption: str = ""
-
-    @property
-    def asks(self) -> bool:
-        """Whether it asks a question of our own, where others repeat what a paper reports."""
-        return self.title.endswith("?")
 
     @property
     def paper(self) -> str:
@@ -70,11 +71,11 @@ def expand(
     epochs: int | None = None,
     **changes: Any,
 ) -> list[Point]:
-    """The points of an experiment that pass the filter, for seeds 0 to `seeds` - 1, with `epochs` in place of its own.
+    """The points of an experiment that pass the filter, for seeds 0 to `seeds` - 1 and with `epochs`, if given.
 
-    `changes` of the recipes (measure_every, precision) are made where they are not None. Where the grid has no seeds
-    itself, those that the filter names are run. Shortened runs keep the shape of their schedule: epochs at which the
-    rate changes shrink in proportion.
+    `changes` to the recipes (measure_every, precision) are made unless they are None. If the grid has no seeds itself,
+    the filter may name them. Shortened runs keep the shape of their schedule: the epochs at which the rate changes
+    shrink in proportion.
     """
     points, only = experiment.grid(), dict(only or {})
     wanted: Sequence[int] | None = None if seeds is None else range(seeds)
@@ -82,16 +83,16 @@ def expand(
         wanted = parse_seeds(only.pop("seed"))
     points = select(points, only, experiment.id)
     if epochs is not None:
-        points = [replace(p, recipe=shorten(p.recipe, epochs)) for p in points]
+        points = [replace(p, recipe=p.recipe.with_epochs(epochs)) for p in points]
         points = list({p.recipe.run_id: p for p in reversed(points)}.values())[::-1]
     changes = {key: value for key, value in changes.items() if value is not None}
     if changes:
-        points = [replace(p, recipe=adjust(p.recipe, **changes)) for p in points]
+        points = [replace(p, recipe=p.recipe.override(**changes)) for p in points]
     if wanted is None:
         return points
     if not wanted:
         raise ValueError(f"seeds={seeds}: at least one is needed")
-    return [Point({**p.keys, "seed": seed}, adjust(p.recipe, seed=seed)) for p in points for seed in wanted]
+    return [Point({**p.keys, "seed": seed}, p.recipe.override(seed=seed)) for p in points for seed in wanted]
 
 
 def parse_seeds(words: Sequence[str]) -> list[int]:
@@ -106,23 +107,8 @@ def parse_seeds(words: Sequence[str]) -> list[int]:
     return sorted({int(word) for word in words})
 
 
-def adjust(recipe: Recipe, **changes: Any) -> Recipe:
-    """A recipe with dotted keys changed, double underscores for dots; every part checks itself.
-
-    (`Recipe.override` reads the whole recipe anew, which a list of all grids would feel.)
-
-    >>> from ncollapse.train import recipes
-    >>> adjust(recipes.get("digits"), optim__lr=0.1, seed=3).optim.lr
-    0.1
-    """
-    for key, value in changes.items():
-        part, _, name = key.partition("__")
-        recipe = replace(recipe, **{part: replace(getattr(recipe, part), **{name: value}) if name else value})
-    return recipe
-
-
 def select(points: list[Point], only: dict[str, tuple[str, ...]], name: str) -> list[Point]:
-    """The points whose keys have one of the values asked for; a key or value that is nowhere is an error."""
+    """The points whose keys have one of the values asked for; an unknown key or value is an error."""
     for key, wanted in only.items():
         known = sorted({k for point in points for k in point.keys})
         if key not in known:
@@ -166,14 +152,3 @@ def same(word: str, value: Any) -> bool:
         except ValueError:
             return False
     return word.lower() == str(value).lower()
-
-
-def shorten(recipe: Recipe, epochs: int) -> Recipe:
-    """The recipe for another number of epochs, its schedule stretched or shrunk with them."""
-    if epochs < 1:
-        raise ValueError(f"epochs={epochs}: at least one is needed")
-    share = epochs / recipe.optim.epochs
-    schedule = recipe.schedule
-    milestones = tuple(m if m < 1 else max(1, round(m * share)) for m in schedule.milestones)
-    period = None if schedule.period is None else max(1, round(schedule.period * share))
-    return adjust(recipe, optim__epochs=epochs, schedule__milestones=milestones, schedule__period=period)

@@ -22,12 +22,12 @@ from ncollapse.runs.environment import describe_run
 from ncollapse.runs.files import write_atomic
 from ncollapse.runs.folder import RunFolder
 from ncollapse.runs.lock import hold
-from ncollapse.theory.posed import certify_posed, predict_posed
+from ncollapse.theory import certify_if_known, predict_if_known
 from ncollapse.train import optimiser
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.build import require_data_files
 from ncollapse.train.distributed import LostProcess, join
-from ncollapse.train.evaluate import describe_split, measure_correct, measure_split, shorten
+from ncollapse.train.evaluate import describe_split, measure_classes, measure_correct, measure_split, shorten
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.recover import recover_finished, selection_split, warn_of_restart
 from ncollapse.train.schedule import rate_at
@@ -231,7 +231,7 @@ def measure_splits(run: Training) -> dict[str, Any]:
 
 
 def _certificate(run: Training, features: Tensor, labels: Tensor) -> dict[str, float] | None:
-    found = certify_posed(features, labels, run.model.head, run.problem)
+    found = certify_if_known(features, labels, run.model.head, run.problem)
     fields = ("gap", "relative_gap", "lower_bound", "objective")
     return None if found is None else {name: getattr(found, name) for name in fields}
 
@@ -275,7 +275,7 @@ def _finish(run: Training) -> dict[str, Any]:
         run.world.broadcast(dict(run.model.state_dict()))
     summary: dict[str, Any] = {"status": "finished", "run_id": recipe.run_id, "epoch": run.epoch}
     summary |= {"epochs": recipe.optim.epochs, "selected_epoch": selected, "certificate": None, "reason": None}
-    optimum = predict_posed(run.problem)
+    optimum = predict_if_known(run.problem)
     summary |= {"prediction": None if optimum is None else optimum.to_dict(), "traceback": None}
     arrays: dict[str, Tensor] = {}
     for name, batches in run.loaders.measured.items():
@@ -288,6 +288,8 @@ def _finish(run: Training) -> dict[str, Any]:
             summary["certificate"] = _certificate(run, features, labels)
         if name == "test":
             summary["test_correct"] = measure_correct(features, labels, run.model.head)
+        if name != "train":
+            summary[f"{name}_by_class"] = measure_classes(features, labels, run.model.head, run.loaders)
         if name != "validation":
             arrays |= figures
     steps_per_s = run.epoch * run.loaders.train.steps / run.elapsed

@@ -15,7 +15,7 @@ from ncollapse.models import Network
 from ncollapse.runs.folder import RunFolder
 from ncollapse.theory import Problem
 from ncollapse.train import optimiser
-from ncollapse.train.build import Loaders, build_model, load_splits, make_loaders
+from ncollapse.train.build import Loaders, Samples, build_model, load_splits, make_loaders
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor
 from ncollapse.train.objective import Objective
@@ -64,8 +64,12 @@ def prepare(
     data_root: str | Path | None,
     compile: bool | None,
     graph: bool | None,
+    splits: dict[str, Samples] | None = None,
 ) -> Training:
-    """Data, network, optimiser, step; then the state of the last checkpoint, if there is one."""
+    """Data, network, optimiser, step; then the state of the last checkpoint, if there is one.
+
+    `splits` are the samples where they have been read before.
+    """
     started = time.perf_counter()
     cuda, searches = world.device.type == "cuda", recipe.optim.name == "lbfgs"
     if graph and (not cuda or searches or world.size > 1):
@@ -74,7 +78,7 @@ def prepare(
         raise ValueError("optim.name = 'lbfgs' runs in one process: its line search needs the whole batch")
     graph = cuda and not searches and world.size == 1 if graph is None else graph
 
-    loaders = make_loaders(recipe, load_splits(recipe, data_root), world)
+    loaders = make_loaders(recipe, load_splits(recipe, data_root) if splits is None else splits, world)
     model, problem = build_model(recipe, loaders, world)
     if compile is None:
         alone = threading.current_thread() is threading.main_thread()

@@ -75,6 +75,9 @@ class SearchStep(EagerStep):
             self.optimiser.zero_grad(set_to_none=True)
             total, loss = self.objective(x, y, size)
             total.backward()
+            for p in self.parameters:  # torch's L-BFGS views gradients as vectors, which channels last does not allow
+                if p.grad is not None:
+                    p.grad = p.grad.contiguous()
             if self.spec.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self.parameters, self.spec.clip_norm)
             losses.append(loss)
