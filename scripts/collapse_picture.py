@@ -79,11 +79,10 @@ def draw(stages: list[tuple[int, Tensor, Tensor, nc.Measurement]], labels: Tenso
             parts.append(f'<line {line} stroke="#222222" stroke-width="1.6" marker-end="url(#tip)"/>')
         parts.append(f'<text x="{middle}" y="{SIZE + 17}" text-anchor="middle" font-weight="bold">epoch {epoch}</text>')
         numbers = f"NC1 {measured.nc1:.2g} · NC2 {measured.nc2:.2g} · NC3 {measured.nc3:.2g}"
-        parts.append(
-            f'<text x="{middle}" y="{SIZE + 34}" text-anchor="middle" font-size="11" fill="#444444">{numbers}</text>'
-        )
+        below = f'x="{middle}" text-anchor="middle" font-size="11" fill="#444444"'
+        parts.append(f'<text y="{SIZE + 34}" {below}>{numbers}</text>')
         accuracy = f"accuracy {100 * measured.accuracy:.0f} %"
-        parts.append(f'<text x="{middle}" y="{SIZE + 51}" text-anchor="middle" fill="#444444">{accuracy}</text></g>')
+        parts.append(f'<text y="{SIZE + 51}" {below}>{accuracy}</text></g>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

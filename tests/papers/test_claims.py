@@ -3,7 +3,7 @@
 import pytest
 
 from ncollapse.papers import claims, publications
-from ncollapse.papers.catalogue import find
+from ncollapse.papers.catalogue import get_experiment
 from ncollapse.papers.claims import CHECKS
 from ncollapse.runs.record import RunRecord
 
@@ -65,7 +65,7 @@ def test_seeds_are_averaged_before_losses_are_compared():
 def test_the_paper_s_own_numbers_hold_up_to_a_batch_of_1024():
     table = publications.load("bce-vs-ce")["table-11"]
     pairs = []
-    for point in find("bce-vs-ce/table-11").grid():
+    for point in get_experiment("bce-vs-ce/table-11").grid():
         printed = {
             f"train__{name}": table.find(f"train.{name}", **point.keys).value
             for name in ("positive_score", "negative_score", "bias")

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ncollapse.papers.catalogue import find
+from ncollapse.papers.catalogue import get_experiment
 from ncollapse.papers.experiment import expand
-from ncollapse.papers.judge import match
+from ncollapse.papers.matching import match
 from ncollapse.runs.identity import point_key
 from ncollapse.runs.record import read_runs
 from ncollapse.theory import predict_if_known
@@ -60,7 +60,9 @@ def text():
 
 def pick(decay):
     """The point of table 10."""
-    (point,) = expand(find("bce-vs-ce/table-10"), {"loss": ("ce",), "optimizer": ("adamw",), "bias_decay": (decay,)})
+    (point,) = expand(
+        get_experiment("bce-vs-ce/table-10"), {"loss": ("ce",), "optimizer": ("adamw",), "bias_decay": (decay,)}
+    )
     return point
 
 
@@ -131,7 +133,7 @@ def test_seed_and_precision_matter_less_than_the_network(records, text):
     assert (
         f"{ends['fp32', 0]:.3f} and {ends['fp32', 1]:.3f} (two seeds) and {ends['bf16', 0]:.3f} (in bfloat16)" in text
     )
-    ((_, resnets),) = match([point], records)
+    (found,) = match([point], records)
     apart = max(ends.values()) / min(ends.values()) - 1
     assert apart < 0.005
-    assert min(ends.values()) > 1.5 * max(record.final("train.bias.mean") for record in resnets)
+    assert min(ends.values()) > 1.5 * max(record.final("train.bias.mean") for record in found.records)

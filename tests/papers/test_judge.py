@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from ncollapse.papers import claims, markdown, publications
-from ncollapse.papers.catalogue import CATALOGUE, find
-from ncollapse.papers.coverage import cover
+from ncollapse.papers.catalogue import CATALOGUE, get_experiment
+from ncollapse.papers.claims import check_claims
+from ncollapse.papers.coverage import measure_coverage
 from ncollapse.papers.experiment import expand
-from ncollapse.papers.judge import Line, compare, group, match, predict_field, sum_up, tolerance
+from ncollapse.papers.judge import Line, compare, predict_field, sum_up, tolerance
+from ncollapse.papers.matching import group_by_point, match
+from ncollapse.papers.verdict import conclude
 from ncollapse.runs.identity import point_key
 from ncollapse.runs.record import RunRecord
 
@@ -31,7 +34,7 @@ def printed(table, point, **factors):
 
 @pytest.fixture
 def table_11():
-    experiment = find("bce-vs-ce/table-11")
+    experiment = get_experiment("bce-vs-ce/table-11")
     return experiment, publications.load("bce-vs-ce")["table-11"]
 
 
@@ -39,11 +42,11 @@ def test_numbers_within_a_percent_are_reproduced(table_11, tmp_path):
     experiment, table = table_11
     points = expand(experiment, {"optimizer": ("adamw",), "batch_size": ("64",)})
     records = [record(p, tmp_path / str(i), **printed(table, p, bias=1.009)) for i, p in enumerate(points)]
-    lines = compare(experiment, points, records)
+    lines = compare(experiment, match(points, records))
     judged = {(x.keys["loss"], x.field): x.verdict for x in lines}
     assert judged["bce", "train.bias"] == "reproduced"
     assert judged["ce", "train.weight_energy"] == "reproduced"
-    assert judged["bce", "alpha"] == "no bar"
+    assert judged["bce", "alpha"] == "not judged"
     assert sum_up(lines)[0] == "reproduced"
     bias = next(x for x in lines if x.keys["loss"] == "bce" and x.field == "train.bias")
     assert bias.deviation == pytest.approx(0.009)
@@ -62,7 +65,7 @@ def test_a_miss_that_keeps_the_order_is_in_direction(table_11, tmp_path):
             record(p, tmp_path / str(i), **printed(table, p, **(factors if p.keys["loss"] == "bce" else {})))
             for i, p in enumerate(points)
         ]
-        lines = compare(experiment, points, records)
+        lines = compare(experiment, match(points, records))
         found = next(x for x in lines if x.keys["loss"] == "bce" and x.field == "train.weight_energy")
         assert found.verdict == verdict
 
@@ -72,19 +75,19 @@ def test_the_bar_is_one_percent(table_11, tmp_path, factor, verdict):
     experiment, table = table_11
     points = expand(experiment, {"optimizer": ("adamw",), "batch_size": ("64",)})
     records = [record(p, tmp_path / str(i), **printed(table, p, weight_energy=factor)) for i, p in enumerate(points)]
-    lines = compare(experiment, points, records)
+    lines = compare(experiment, match(points, records))
     assert {x.verdict for x in lines if x.field == "train.weight_energy"} == {verdict}
 
 
 @pytest.mark.parametrize(("off", "verdict"), [(0.009, "reproduced"), (-0.011, "not reproduced")])
 def test_accuracies_have_one_point(off, verdict, tmp_path):
-    experiment = find("bce-vs-ce/table-1")
+    experiment = get_experiment("bce-vs-ce/table-1")
     point = experiment.grid()[0]
     table = publications.load("bce-vs-ce")["table-1"]
     fields = ("accuracy", "uniform_accuracy")
     summary = {"status": "finished", "test": {f: table.find(f"test.{f}", **point.keys).value + off for f in fields}}
     run = RunRecord(tmp_path, "x", point.recipe.to_dict(), {}, [], summary, "finished")
-    assert [x.verdict for x in compare(experiment, [point], [run])] == [verdict, verdict]
+    assert [x.verdict for x in compare(experiment, match([point], [run]))] == [verdict, verdict]
 
 
 @pytest.mark.parametrize(
@@ -107,29 +110,29 @@ def test_sgd_has_five_percent_and_seeds_widen_the_bar(table_11, tmp_path):
     experiment, table = table_11
     (point,) = expand(experiment, {"optimizer": ("sgd",), "batch_size": ("64",), "loss": ("bce",)})
     published = table.find("train.positive_score", **point.keys).value
-    line = next(x for x in compare(experiment, [point], []) if x.field == "train.positive_score")
+    line = next(x for x in compare(experiment, match([point], [])) if x.field == "train.positive_score")
     assert tolerance(line) == pytest.approx(0.05 * published)
     records = []
     for seed, value in enumerate((published - 1, published, published + 1)):
         recipe = point.recipe.override(seed=seed)
         records.append(record(type(point)(point.keys, recipe), tmp_path / str(seed), positive_score=value))
-    line = next(x for x in compare(experiment, [point], records) if x.field == "train.positive_score")
+    line = next(x for x in compare(experiment, match([point], records)) if x.field == "train.positive_score")
     assert len(line.values) == 3
     assert tolerance(line) == pytest.approx(3.0)
 
 
 def test_the_row_that_drifts_has_no_bar(tmp_path):
-    experiment = find("bce-vs-ce/table-6")
+    experiment = get_experiment("bce-vs-ce/table-6")
     table = publications.load("bce-vs-ce")["table-6"]
     points = expand(experiment, {"optimizer": ("adamw",), "model": ("resnet18",)})
     records = [record(p, tmp_path / str(i), **printed(table, p, bias=0.9)) for i, p in enumerate(points)]
-    lines = compare(experiment, points, records)
-    assert {x.verdict for x in lines if x.keys["loss"] == "bce" and x.values} == {"no bar"}
+    lines = compare(experiment, match(points, records))
+    assert {x.verdict for x in lines if x.keys["loss"] == "bce" and x.values} == {"not judged"}
     assert {x.verdict for x in lines if not x.values} == {"not run"}
 
 
 def test_runs_of_other_length_and_seed_belong_to_the_same_point():
-    points = find("bce-vs-ce/table-9").grid()
+    points = get_experiment("bce-vs-ce/table-9").grid()
     marks = {point_key(p.recipe.to_dict()) for p in points}
     assert len(marks) == 36
     short = points[0].recipe.with_epochs(40).override(seed=7)
@@ -138,62 +141,68 @@ def test_runs_of_other_length_and_seed_belong_to_the_same_point():
 
 
 def test_lengths_of_the_grid_are_told_apart(tmp_path):
-    points = [p for p in find("all-losses/figure-4").grid() if p.keys["width"] == 2 and p.keys["loss"] == "ce"]
+    points = [
+        p for p in get_experiment("all-losses/figure-4").grid() if p.keys["width"] == 2 and p.keys["loss"] == "ce"
+    ]
     assert [p.keys["epochs"] for p in points] == [100, 200, 400, 800]
     lengths = (100, 800, 20, 50)
     records = [
         record(type(points[0])({}, points[0].recipe.with_epochs(length)), tmp_path / str(length)) for length in lengths
     ]
-    found = {p.keys["epochs"]: [r.get("optim.epochs") for r in runs] for p, runs in match(points, records)}
+    found = {
+        p.keys["epochs"]: [r.get("optim.epochs") for r in runs]
+        for p, runs in ((m.point, m.records) for m in match(points, records))
+    }
     assert found == {100: [100], 200: [], 400: [], 800: [800]}
 
 
 def test_copies_are_no_further_seeds(tmp_path):
-    point = find("bce-vs-ce/table-9").grid()[0]
+    point = get_experiment("bce-vs-ce/table-9").grid()[0]
     runs = [record(point, tmp_path / name) for name in ("a", "b")]
     again = type(point)({}, point.recipe.override(measure_every=5))
     other = type(point)({}, point.recipe.override(seed=1))
     runs += [record(again, tmp_path / "c"), record(other, tmp_path / "d")]
-    ((_, found),) = match([point], runs)
+    (only,) = match([point], runs)
+    found = list(only.records)
     assert found == [runs[0], runs[3]]
 
 
 def test_of_one_seed_the_precision_asked_for_counts_and_then_the_fuller_history(tmp_path):
-    point = find("bce-vs-ce/table-9").grid()[0]
+    point = get_experiment("bce-vs-ce/table-9").grid()[0]
     exact = record(type(point)({}, point.recipe.override(precision="fp32")), tmp_path / "a")
     sparse, full = record(point, tmp_path / "b"), record(point, tmp_path / "c")
     exact = replace(exact, history=[{"epoch": 1}, {"epoch": 2}])
     full = replace(full, history=[{"epoch": 1}])
     assert point.recipe.precision == "bf16"
     for runs in ([exact, sparse, full], [full, sparse, exact]):
-        assert [found for _, found in match([point], runs)] == [[full]]
-    assert [found for _, found in match([point], [exact])] == [[exact]]
+        assert [list(m.records) for m in match([point], runs)] == [[full]]
+    assert [list(m.records) for m in match([point], [exact])] == [[exact]]
 
 
 def test_runs_with_the_lag_asked_for_push_out_the_others(tmp_path):
-    point = find("bce-vs-ce/table-9").grid()[0]
+    point = get_experiment("bce-vs-ce/table-9").grid()[0]
     assert point.recipe.schedule.lag == 1
     early = [type(point)({}, point.recipe.override(schedule__lag=0, seed=seed)) for seed in (0, 1)]
     early = [record(p, tmp_path / str(p.recipe.seed)) for p in early]
     del early[0].config["schedule"]["lag"]  # a run from before recipes said so
     late = record(type(point)({}, point.recipe.override(seed=2, precision="fp32")), tmp_path / "late")
-    assert [found for _, found in match([point], early)] == [early]
-    assert [found for _, found in match([point], [*early, late])] == [[late]]
+    assert [list(m.records) for m in match([point], early)] == [early]
+    assert [list(m.records) for m in match([point], [*early, late])] == [[late]]
 
 
 def test_unfinished_runs_do_not_count(tmp_path):
-    point = find("bce-vs-ce/table-9").grid()[0]
+    point = get_experiment("bce-vs-ce/table-9").grid()[0]
     done = record(point, tmp_path)
-    assert len(group([done])) == 1
+    assert len(group_by_point([done])) == 1
     failed = RunRecord(tmp_path, "x", done.config, {}, [], {"status": "failed"}, "failed")
-    assert group([failed]) == {}
+    assert group_by_point([failed]) == {}
 
 
 @pytest.mark.parametrize("name", [n for n, e in CATALOGUE.items() if e.finals])
 def test_every_page_can_be_written_before_any_run(name, tmp_path):
-    experiment = find(name)
+    experiment = get_experiment(name)
     points = experiment.grid()[:6]
-    lines = compare(experiment, points, [])
+    lines = compare(experiment, match(points, []))
     assert sum_up(lines)[0] == "not run"
     text = markdown.write_text(tmp_path, experiment, markdown.to_markdown(experiment, lines)).read_text()
     assert "**not run**" in text
@@ -203,7 +212,7 @@ def test_every_page_can_be_written_before_any_run(name, tmp_path):
 def test_the_page_shows_what_was_printed(table_11, tmp_path):
     experiment, table = table_11
     points = expand(experiment, {"optimizer": ("adamw",), "batch_size": ("64",), "loss": ("bce",)})
-    lines = compare(experiment, points, [record(points[0], tmp_path, **printed(table, points[0]))])
+    lines = compare(experiment, match(points, [record(points[0], tmp_path, **printed(table, points[0]))]))
     text = markdown.to_markdown(experiment, lines)
     assert (
         "| BCE, AdamW, batch size 64 | s_pos | 7.1079 ± 0.0118 | 7.1079 ± 0.0100 | 1 | 100 | 7.1126 | +0.00 % |" in text
@@ -215,7 +224,7 @@ def history(start, ratio, epochs=10, field="nc1"):
 
 
 def test_claims_about_curves(tmp_path):
-    experiment = find("bce-vs-ce/figure-2")
+    experiment = get_experiment("bce-vs-ce/figure-2")
     points = [p for p in experiment.grid() if p.keys["optimizer"] == "adamw"]
     records = []
     for i, point in enumerate(points):
@@ -225,25 +234,25 @@ def test_claims_about_curves(tmp_path):
         records.append(
             RunRecord(tmp_path / str(i), str(i), config, {}, history(1.0, ratio), {"status": "finished"}, "finished")
         )
-    falls, of_sgd, first = claims.check(experiment, points, records)
+    falls, of_sgd, first = check_claims(experiment, match(points, records))
     assert falls.holds
     assert falls.text.startswith("under AdamW the NC metrics approach zero")
     assert of_sgd.holds is None
     assert first.holds
     assert first.detail == "1 of 1 curve"
-    alone = claims.check(experiment, points, [r for r in records if r.loss == "bce"])
+    alone = check_claims(experiment, match(points, [r for r in records if r.loss == "bce"]))
     assert [claim.holds for claim in alone] == [True, None, None]
-    verdict = markdown.conclude([], alone, cover(experiment.grid(), records[1:]))
+    verdict = conclude([], alone, measure_coverage(match(experiment.grid(), records[1:])))
     assert verdict == ("partly run", "1 of 4 runs, at 10 of 100 epochs; 1 of 3 claims holds, 2 open")
     slow = [RunRecord(r.path, r.run_id, r.config, {}, history(1.0, 0.95), r.summary, "finished") for r in records]
-    falls, _, first = claims.check(experiment, points, slow)
+    falls, _, first = check_claims(experiment, match(points, slow))
     assert falls.holds is False
     assert first.holds is False
-    assert claims.check(experiment, points, []) == []
+    assert check_claims(experiment, match(points, [])) == []
 
 
 def test_half_the_printed_margin_is_asked_for(tmp_path):
-    experiment = find("bce-vs-ce/table-1")
+    experiment = get_experiment("bce-vs-ce/table-1")
     points = expand(experiment, {"data": ("cifar10",), "model": ("resnet18",)})
 
     def made(gains):
@@ -253,7 +262,7 @@ def test_half_the_printed_margin_is_asked_for(tmp_path):
             summary = {"status": "finished", "test": {"uniform_accuracy": 0.85 + gain}}
             config = point.recipe.to_dict()
             records.append(RunRecord(tmp_path / str(i), str(i), config, {}, [], summary, "finished"))
-        return claims.check(experiment, points, records)
+        return check_claims(experiment, match(points, records))
 
     order = [(p.keys["optimizer"], p.keys["augment"]) for p in points[::2]]
     assert order == [("sgd", "DA1"), ("sgd", "DA1+DA2"), ("adamw", "DA1"), ("adamw", "DA1+DA2")]
@@ -265,7 +274,7 @@ def test_half_the_printed_margin_is_asked_for(tmp_path):
 
 
 def test_the_start_of_the_bias_is_compared(tmp_path):
-    experiment = find("ncollapse/bias-init")
+    experiment = get_experiment("ncollapse/bias-init")
     points = experiment.grid()
     records = []
     for i, point in enumerate(points):
@@ -274,15 +283,15 @@ def test_the_start_of_the_bias_is_compared(tmp_path):
         summary["train"] = {"bias": {"mean": 3.5}}
         rows = history(1.0, 0.9 if better else 0.8, 100)
         records.append(RunRecord(tmp_path / str(i), str(i), point.recipe.to_dict(), {}, rows, summary, "finished"))
-    found = claims.check(experiment, points, records)
+    found = check_claims(experiment, match(points, records))
     assert [claim.holds for claim in found] == [True, False, True, False]
     assert found[1].detail.startswith("NC1 over the first fifth, geometric mean: ")
     rare = [RunRecord(r.path, r.run_id, r.config, {}, r.history[19::20], r.summary, "finished") for r in records]
-    assert claims.check(experiment, points, rare)[1].detail.startswith("NC1 at epoch 20 alone: ")
+    assert check_claims(experiment, match(points, rare))[1].detail.startswith("NC1 at epoch 20 alone: ")
     config = {**records[1].config, "seed": 1}
     worse = {**records[1].summary, "certificate": {"relative_gap": 0.05}}
     seeds = [*records, RunRecord(tmp_path, "x", config, {}, records[1].history, worse, "finished")]
-    assert claims.check(experiment, points, seeds)[0].holds is False, "the mean over seeds counts"
+    assert check_claims(experiment, match(points, seeds))[0].holds is False, "the mean over seeds counts"
 
 
 @pytest.mark.parametrize(("name", "start", "end", "holds"), [("nc3", 0.157, 0.0189, True), ("nc3", 0.3, 0.06, False)])
@@ -310,7 +319,7 @@ def test_an_nc1_that_was_first_measured_late_stays_open(first, nc1, nc3, holds, 
 
 def test_the_printed_spread_of_scores_has_the_nc3_the_note_says():
     """Scores of class means that spread as printed, drawn: their NC3 by its definition, Eq. 34."""
-    table, note = publications.load("bce-vs-ce")["table-6"], find("bce-vs-ce/figure-4").notes[1]
+    table, note = publications.load("bce-vs-ce")["table-6"], get_experiment("bce-vs-ce/figure-4").notes[1]
     where = {"data": "mnist", "model": "resnet18", "optimizer": "sgd", "loss": "ce"}
     positive, negative = (table.find(f"train.{name}_score", **where) for name in ("positive", "negative"))
     assert f"{negative.printed}" in note
@@ -330,7 +339,7 @@ def test_the_optimum_of_unequal_classes_is_where_the_note_says():
     import ncollapse as nc
 
     sizes = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)  # of MNIST
-    note = find("bce-vs-ce/figure-4").notes[0]
+    note = get_experiment("bce-vs-ce/figure-4").notes[0]
     for loss, said in (("ce", "0.0279 and 0.0179 under CE"), ("bce", "0.0290 and 0.0189 under BCE")):
         decays = dict.fromkeys(("weight_decay", "feature_decay", "bias_decay"), 5e-4)
         problem = nc.Problem(loss, class_counts=sizes, batch_size=128, dim=16, features="relu", **decays)
@@ -345,32 +354,32 @@ def test_a_verdict_on_a_part_says_so(table_11, tmp_path):
     experiment, table = table_11
     grid = experiment.grid()
     records = [record(p, tmp_path / str(i), **printed(table, p)) for i, p in enumerate(grid)]
-    lines = compare(experiment, grid, records)
-    assert markdown.conclude(lines, [], cover(grid, records))[0] == "reproduced"
-    verdict, detail = markdown.conclude(compare(experiment, grid, records[:3]), [], cover(grid, records[:3]))
+    lines = compare(experiment, match(grid, records))
+    assert conclude(lines, [], measure_coverage(match(grid, records)))[0] == "reproduced"
+    verdict, detail = conclude(
+        compare(experiment, match(grid, records[:3])), [], measure_coverage(match(grid, records[:3]))
+    )
     assert verdict == "reproduced, as far as run"
     assert detail.startswith("3 of 32 runs; 12 of 12 numbers reproduced, ")
     assert "not run" in detail
     (bce,) = expand(experiment, {"loss": ("bce",), "optimizer": ("adamw",), "batch_size": ("64",)})
-    lines = compare(experiment, [bce], [record(bce, tmp_path, **printed(table, bce))])
-    assert (
-        markdown.conclude(lines, [])[1] == "4 of 4 numbers reproduced, 1 without a bar"
-    )  # alpha(b) follows from others
+    lines = compare(experiment, match([bce], [record(bce, tmp_path, **printed(table, bce))]))
+    assert conclude(lines, [])[1] == "4 of 4 numbers reproduced, 1 not judged"  # alpha(b) follows from others
     short = [record(type(p)(p.keys, p.recipe.with_epochs(20)), tmp_path / "s", **printed(table, p)) for p in grid[:1]]
-    coverage = cover(grid, short)
-    assert markdown.conclude(compare(experiment, grid, short), [], coverage)[0] == (
+    coverage = measure_coverage(match(grid, short))
+    assert conclude(compare(experiment, match(grid, short)), [], coverage)[0] == (
         "reproduced at 20 of 100 epochs, as far as run"
     )
-    assert "| 20 of 100 |" in markdown.to_markdown(experiment, compare(experiment, grid, short), (), coverage)
-    assert cover(grid, short + records[1:3]).qualify("reproduced") == (
+    assert "| 20 of 100 |" in markdown.to_markdown(experiment, compare(experiment, match(grid, short)), (), coverage)
+    assert measure_coverage(match(grid, short + records[1:3])).qualify("reproduced") == (
         "reproduced in part at 20 of 100 epochs, as far as run"
     )
-    assert markdown.conclude([], [], cover(grid, []))[0] == "not run"
+    assert conclude([], [], measure_coverage(match(grid, [])))[0] == "not run"
 
 
 @pytest.mark.parametrize("name", ["bce-vs-ce/table-6", "bce-vs-ce/table-8", "bce-vs-ce/table-12", "bce-vs-ce/table-11"])
 def test_plain_text_fits_80_columns_and_cuts_nothing(name, tmp_path):
-    experiment = find(name)
+    experiment = get_experiment(name)
     table = publications.load(experiment.paper)[experiment.item]
     points = experiment.grid()
     records = []
@@ -382,52 +391,50 @@ def test_plain_text_fits_80_columns_and_cuts_nothing(name, tmp_path):
                 numbers[part][field] = {"mean": cell.value, "std": float(cell.std)} if cell.std else cell.value
         summary = {"status": "finished", **numbers}
         records.append(RunRecord(tmp_path, str(i), point.recipe.to_dict(), {}, [], summary, "finished"))
-    lines = compare(experiment, points, records)
+    lines = compare(experiment, match(points, records))
     text = markdown.to_text(lines, 80)
     assert max(map(len, text)) <= 80
     whole = "\n".join(text)
     for line in lines:
         assert line.published.printed in whole
     assert text[0].split()[:2] == ["published", "ours"]
-    assert markdown.to_text(compare(experiment, points, []), 80) == []
+    assert markdown.to_text(compare(experiment, match(points, [])), 80) == []
 
 
 def test_plain_text_leaves_empty_columns_out(tmp_path):
-    experiment = find("ncollapse/bias-init")
+    experiment = get_experiment("ncollapse/bias-init")
     points = experiment.grid()[1:2]
-    lines = compare(experiment, points, [record(points[0], tmp_path, weight_energy=350.4261)])
+    lines = compare(experiment, match(points, [record(points[0], tmp_path, weight_energy=350.4261)]))
     heading = "mnist, resnet18, adamw, bce, bias_decay 0.0, bias_init theory: 1 seed, 100 epochs"
     assert markdown.to_text(lines) == ["       ours      predicted", heading, "  rho  350.4261   350.5628"]
 
 
 def test_what_is_lost_in_its_spread_is_off_by_a_difference(tmp_path):
-    experiment = find("bce-vs-ce/table-6")
+    experiment = get_experiment("bce-vs-ce/table-6")
     points = expand(experiment, {"model": ("resnet18",), "optimizer": ("adamw",), "loss": ("ce",)})
-    lines = compare(experiment, points, [record(points[0], tmp_path, bias=-0.0002)])
+    lines = compare(experiment, match(points, [record(points[0], tmp_path, bias=-0.0002)]))
     (row,) = (row for row in markdown.rows(lines, unrun=False))
     assert (row[2], row[7]) == ("0.0001 ± 0.0328", "-0.0003")
 
 
 def test_the_worse_of_numbers_and_claims_decides():
     held, broken, unknown = (claims.Claim("a", holds, "") for holds in (True, False, None))
-    assert markdown.conclude([], [held, unknown])[0] == "partly run"
-    assert markdown.conclude([], [broken, unknown])[0] == "not reproduced"
-    assert markdown.conclude([], [unknown])[0] == "not run"
-    assert markdown.conclude([], [held]) == ("reproduced", "the claim holds")
-    assert markdown.conclude([], [broken]) == ("not reproduced", "the claim does not hold")
-    assert markdown.conclude([], [held, held])[0] == "reproduced"
-    assert markdown.conclude([], [held, held, broken])[0] == "reproduced in direction"
-    assert markdown.conclude([], [broken, held])[0] == "not reproduced"
-    assert markdown.conclude([], [])[0] == "not run"
-    answers = [
-        markdown.conclude([], found, asks=True)[0] for found in ([held], [held, held, broken], [broken], [unknown])
-    ]
+    assert conclude([], [held, unknown])[0] == "partly run"
+    assert conclude([], [broken, unknown])[0] == "not reproduced"
+    assert conclude([], [unknown])[0] == "not run"
+    assert conclude([], [held]) == ("reproduced", "the claim holds")
+    assert conclude([], [broken]) == ("not reproduced", "the claim does not hold")
+    assert conclude([], [held, held])[0] == "reproduced"
+    assert conclude([], [held, held, broken])[0] == "reproduced in direction"
+    assert conclude([], [broken, held])[0] == "not reproduced"
+    assert conclude([], [])[0] == "not run"
+    answers = [conclude([], found, asks=True)[0] for found in ([held], [held, held, broken], [broken], [unknown])]
     assert answers == ["yes", "mostly", "no", "not run"]
 
 
 def test_a_mean_bias_that_the_loss_cannot_see_is_not_predicted():
     def predicted(name, **keys):
-        points = {(p.keys["loss"], p.keys["optimizer"]): p for p in expand(find(name), keys)}
+        points = {(p.keys["loss"], p.keys["optimizer"]): p for p in expand(get_experiment(name), keys)}
         return {loss: predict_field(points[loss, "adamw"], "train.bias") for loss in ("ce", "bce")}
 
     free = predicted("bce-vs-ce/table-9", bias_init=["5"])
@@ -449,7 +456,7 @@ def test_a_run_cut_short_is_known_by_its_epochs():
 def test_lines_become_json():
     from ncollapse.console import clean
 
-    lines = compare(find("bce-vs-ce/table-9"), find("bce-vs-ce/table-9").grid()[:1], [])
+    lines = compare(get_experiment("bce-vs-ce/table-9"), match(get_experiment("bce-vs-ce/table-9").grid()[:1], []))
     text = json.dumps(clean(lines), allow_nan=False)
     assert "bias_init" in text
     assert not math.isnan(len(text))

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ncollapse.papers import claims, publications
-from ncollapse.papers.catalogue import CATALOGUE, find
+from ncollapse.papers import publications
+from ncollapse.papers.catalogue import CATALOGUE, get_experiment
 from ncollapse.papers.experiment import expand
-from ncollapse.papers.judge import compare, match
+from ncollapse.papers.judge import compare
+from ncollapse.papers.matching import match
 from ncollapse.runs.record import read_run, read_runs
 from reference.scripts import load_script
 
@@ -41,16 +42,19 @@ def test_the_readme_counts_the_numbers_that_were_reproduced():
     verdicts = [
         line.verdict
         for number in (9, 10, 11)
-        for line in compare(find(f"bce-vs-ce/table-{number}"), find(f"bce-vs-ce/table-{number}").grid(), records)
-        if line.keys["optimizer"] == "adamw" and line.verdict not in ("no bar", "not run")
+        for line in compare(
+            get_experiment(f"bce-vs-ce/table-{number}"),
+            match(get_experiment(f"bce-vs-ce/table-{number}").grid(), records),
+        )
+        if line.keys["optimizer"] == "adamw" and line.verdict not in ("not judged", "not run")
     ]
     said = f"{verdicts.count('reproduced')} of {len(verdicts)} reproduced to 1 %"
     assert said in (ROOT / "README.md").read_text()
 
 
 def test_the_readme_has_the_gains_in_uniform_accuracy():
-    experiment = find("bce-vs-ce/table-1")
-    said = claims.check(experiment, experiment.grid(), read_runs(ROOT / "results" / "runs"))
+    experiment = get_experiment("bce-vs-ce/table-1")
+    said = check_claims(experiment, match(experiment.grid(), read_runs(ROOT / "results" / "runs")))
     (gains,) = (claim.detail for claim in said if claim.text == "BCE raises uniform accuracy over CE")
     ours = " ".join(f"{float(gain):+.1f}" for gain in gains.removesuffix(" points").split(", "))
     assert f"+6.7 +2.8 +4.4 +0.8, {ours} points" in (ROOT / "README.md").read_text()
@@ -58,11 +62,11 @@ def test_the_readme_has_the_gains_in_uniform_accuracy():
 
 def test_the_unsettled_runs_are_as_the_note_says():
     """Of figures 2 and 5 of bce-vs-ce."""
-    (note,) = find("bce-vs-ce/figure-2").notes
+    (note,) = get_experiment("bce-vs-ce/figure-2").notes
     where = {"data": "cifar10", "model": "resnet18", "optimizer": "sgd", "loss": "ce"}
     printed = publications.load("bce-vs-ce")["table-7"].find("train.negative_score", **where)
     assert f"negative scores of {printed.printed} for" in note
-    (point,) = expand(find("bce-vs-ce/figure-2"), {"optimizer": ("sgd",), "loss": ("ce",)})
+    (point,) = expand(get_experiment("bce-vs-ce/figure-2"), {"optimizer": ("sgd",), "loss": ("ce",)})
     ((_, (run,)),) = match([point], read_runs(ROOT / "results" / "runs"))
     mean, std = (run.final(f"train.negative_score.{part}") for part in ("mean", "std"))
     assert f"ours are {mean:.4f} ± {std:.4f}, with an NC3 of {run.final('train.nc3'):.2f}" in note
@@ -88,9 +92,9 @@ def test_table_2_is_of_the_correctly_classified():
 
 
 def test_sgd_at_its_word_ends_where_the_note_says():
-    note = find("imbalanced-relu/figure-1").notes[0]
+    note = get_experiment("imbalanced-relu/figure-1").notes[0]
     record = read_run(ROOT / "results" / "runs" / "971c085668ec")
-    printed = find("imbalanced-relu/figure-1").grid()[0].recipe
+    printed = get_experiment("imbalanced-relu/figure-1").grid()[0].recipe
     assert record.get("optim.lr") == pytest.approx(10 * printed.optim.lr)
     assert record.get("optim.epochs") == printed.optim.epochs / 10
     assert f"accuracy of {100 * record.final('train.accuracy'):.0f} % (run {record.run_id})" in note

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from ncollapse import console
+from ncollapse.commands.options import parse_args
 from ncollapse.metrics.files import read_arrays
 from ncollapse.theory import Certificate, Problem, certify
 
@@ -56,7 +57,7 @@ class Args:
 
 def main(argv: list[str]) -> int:
     """Run the verb."""
-    args = tyro.cli(Args, args=argv, prog="ncollapse certify", config=(tyro.conf.FlagCreatePairsOff,))
+    args = parse_args(Args, argv, "certify")
     arrays = read_arrays(args.file)
     if "weight" not in arrays:
         raise ValueError(f"{args.file}: weight [K, d] missing; a certificate needs the classifier")

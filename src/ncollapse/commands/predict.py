@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from ncollapse import console
+from ncollapse.commands.options import parse_args
 from ncollapse.theory import Prediction, predict
 
 LOSS_PARAMS = ("gamma", "alpha", "kappa", "beta", "M", "label_smoothing", "class_reduction")
@@ -93,7 +94,7 @@ class Args:
 
 def main(argv: list[str]) -> int:
     """Run the verb."""
-    args = tyro.cli(Args, args=argv, prog="ncollapse predict", config=(tyro.conf.FlagCreatePairsOff,))
+    args = parse_args(Args, argv, "predict")
     params = {name: value for name in LOSS_PARAMS if (value := getattr(args, name)) is not None}
     try:
         prediction = predict(

@@ -15,7 +15,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP", "TIFF")
 """What Pillow may decode. Without a list it would also try formats that start other programs, such as EPS."""
 SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 WIDEST_SIXTEEN_BITS = 65535
-NO_PILLOW = "image folders need Pillow: pip install 'ncollapse[vision]'"
+NO_PILLOW = "image folders need Pillow: pip install 'ncollapse[images]'"
 
 
 def read_image(path: str) -> Image:

@@ -187,7 +187,7 @@ class _NormReLU(torch.autograd.Function):
     """The training step's two directions; see the module's docstring."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, norm: nn.BatchNorm2d, relu: bool
     ) -> Tensor:
         m, c, blocks, span, columns = _shape(x)
@@ -208,7 +208,7 @@ class _NormReLU(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, y, weight, bias, mean, invstd = ctx.saved_tensors
         dy = dy.to(x.dtype).contiguous(memory_format=torch.channels_last)
         m, c, blocks, span, columns = _shape(x)

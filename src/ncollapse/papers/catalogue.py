@@ -1,47 +1,21 @@
-"""Every table and figure one can run, by id, with what it costs and how it stands."""
+"""Every table and figure one can run, by id, with the data it needs and how far it was run."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ncollapse.papers import all_losses, bce_vs_ce, bce_vs_ce_early, bias_init, imbalanced_relu, mse_landscape
-from ncollapse.papers.coverage import cover
+from ncollapse.papers.cost import estimate_minutes
+from ncollapse.papers.coverage import measure_coverage
 from ncollapse.papers.experiment import Experiment, Point
+from ncollapse.papers.matching import match
 from ncollapse.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from ncollapse.train import Recipe
-
-STEP_SECONDS = 2.44e-3
-"""One compiled and captured step of ResNet18, batch 128, 32 x 32 pixels, bf16, on one H200: results/benchmarks."""
-SMALLEST_STEP = 0.6e-3
-LINE_SEARCH = 25
-"""Evaluations of the objective in a step of L-BFGS: torch's limit, which the strong Wolfe search reaches."""
-EVALUATION = 0.18
-"""What a measured sample costs of a trained one: 0.20 s for 60 000 beside 0.95 s for 50 000, same place."""
-PREPARE_SECONDS = 11.0
-"""Reading the data, compiling and capturing, once a run; same place."""
-PACKED = 0.82
-"""The time of a run with four at a time on one GPU, of that one at a time: 2.0 ms a step of a model; same place."""
-GIGA_OPERATIONS = {
-    "resnet18": 0.56,
-    "resnet32": 0.07,
-    "resnet34": 1.16,
-    "resnet50": 1.31,
-    "resnet101": 2.52,
-    "densenet121": 0.90,
-    "densenet121-small": 0.057,
-    "densenet161": 2.5,
-    "vit-small": 1.4,
-    "mlp-1024": 0.008,
-    "mlp-2048": 0.027,
-    "mlp-small": 0.001,
-}
-"""Multiply-adds of a forward pass at 32 x 32 pixels, in 10^9; widths count squared."""
-
 
 CATALOGUE: dict[str, Experiment] = {
     experiment.id: experiment
@@ -51,10 +25,10 @@ CATALOGUE: dict[str, Experiment] = {
 """All experiments by id, papers in their order."""
 
 
-def find(name: str) -> Experiment:
+def get_experiment(name: str) -> Experiment:
     """The experiment of that id.
 
-    >>> len(find("bce-vs-ce/table-11").grid())
+    >>> len(get_experiment("bce-vs-ce/table-11").grid())
     32
     """
     if name not in CATALOGUE:
@@ -64,41 +38,19 @@ def find(name: str) -> Experiment:
     return CATALOGUE[name]
 
 
-def needs(points: list[Point]) -> tuple[str, ...]:
-    """The data sets the runs read."""
+def data_names(points: Sequence[Point]) -> tuple[str, ...]:
+    """The data sets that the runs read."""
     return tuple(dict.fromkeys(point.recipe.data.name for point in points))
 
 
-def estimate_minutes(recipe: Recipe) -> float:
-    """GPU minutes of one run on an H200: the measured step of ResNet18, scaled by operations; an estimate."""
-    from ncollapse.data.catalogue import INFO
-    from ncollapse.train.theory import count_samples
+def describe_state(points: list[Point], records: Sequence[RunRecord], data_root: Path | None) -> str:
+    """How far an experiment of that grid was run: done here, partly, not run, data missing, or "computed".
 
-    name = recipe.model.name
-    width = 1.0
-    if name.startswith("wide-"):
-        name, _, factor = name.removeprefix("wide-").partition("-")
-        width = float(factor or 1)
-    size = recipe.data.image_size or (84 if recipe.data.name == "mini-imagenet" else 32)
-    area = (size / 32) ** 2 / (16 if recipe.model.stem == "imagenet" else 1)
-    operations = GIGA_OPERATIONS.get(name, 0.56) * width**2 * area / GIGA_OPERATIONS["resnet18"]
-    info = INFO[recipe.data.name]
-    samples = count_samples(recipe.data) or info.train
-    batch = recipe.optim.batch_size
-    steps = samples / batch * (LINE_SEARCH if recipe.optim.name == "lbfgs" else 1)
-    epoch = steps * max(SMALLEST_STEP, STEP_SECONDS * operations * batch / 128)
-    measure = EVALUATION * (samples + info.test) / 128 * STEP_SECONDS * operations / recipe.measure_every
-    return (PREPARE_SECONDS + recipe.optim.epochs * (epoch + measure)) / 60
-
-
-def tell_state(points: list[Point], records: Sequence[RunRecord], data_root: Path | None) -> str:
-    """How the experiment of that grid stands: done here, partly (and how far), not run, data missing, or "computed".
-
-    "partly 4/48 short" are four runs that trained for fewer epochs than asked for.
+    "partly 4/48 short" means four runs that trained for fewer epochs than asked for.
     """
     if not points:
         return "computed"
-    coverage = cover(points, records)
+    coverage = measure_coverage(match(points, records))
     if coverage.complete:
         return "done here"
     if coverage.run:
@@ -106,26 +58,50 @@ def tell_state(points: list[Point], records: Sequence[RunRecord], data_root: Pat
             "" if not coverage.short else " short" if coverage.short == coverage.run else f", {coverage.short} short"
         )
         return f"partly {coverage.run}/{coverage.total}{length}"
-    wanted = needs(points)
-    missing = [name for name in wanted if _find_fault(name, data_root)]
+    wanted = data_names(points)
+    missing = [name for name in wanted if find_missing_data(name, data_root)]
     if not missing:
         return "not run"
     return "data missing" if len(missing) == len(wanted) else f"data missing ({', '.join(missing)})"
 
 
-def require_data_folders(points: list[Point], data_root: Path | None) -> None:
-    """Raise the error that reading would raise if the folder of a data set is missing, before anything is run."""
-    for name in needs(points):
-        fault = _find_fault(name, data_root)
-        if fault is not None:
-            raise fault
+def require_data(recipes: Sequence[Recipe], data_root: Path | None) -> None:
+    """Raise one error that names every missing file, before anything is run."""
+    names = dict.fromkeys(recipe.data.name for recipe in recipes)
+    faults = [fault for name in names if (fault := find_missing_data(name, data_root))]
+    if faults:
+        raise FileNotFoundError("; ".join(faults))
 
 
-def _find_fault(name: str, root: Path | None) -> Exception | None:
+def find_missing_data(name: str, data_root: Path | None) -> str:
+    """Which files of a data set are not there, "" if all are; a compressed file may lie there unpacked."""
     from ncollapse.data.catalogue import list_files
 
     try:
-        list_files(name, root)
+        files = list_files(name, data_root)
     except (ValueError, FileNotFoundError) as error:
-        return error
-    return None
+        return str(error)
+    missing = [file for file in files if not (file.exists() or Path(str(file).removesuffix(".gz")).exists())]
+    if not missing:
+        return ""
+    return f"{name}: {', '.join(file.name for file in missing)} not found in {missing[0].parent}"
+
+
+def list_entries(
+    experiments: Iterable[Experiment], records: Sequence[RunRecord], data_root: Path | None
+) -> list[dict[str, Any]]:
+    """For each experiment its id, title, number of runs, data, estimated GPU minutes and state."""
+    rows = []
+    for experiment in experiments:
+        points = experiment.grid()
+        rows.append(
+            {
+                "id": experiment.id,
+                "title": experiment.title,
+                "runs": len(points),
+                "data": data_names(points),
+                "gpu_minutes": round(sum(estimate_minutes(point.recipe) for point in points), 1),
+                "state": describe_state(points, records, data_root),
+            }
+        )
+    return rows

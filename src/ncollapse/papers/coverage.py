@@ -1,21 +1,20 @@
-"""How much of an experiment was run: a verdict on a part of a table says that it is one."""
+"""How much of an experiment was run, so that a verdict on a part of it says so."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncollapse.grammar import count, join
-from ncollapse.papers.experiment import Point
-from ncollapse.papers.judge import match
-from ncollapse.runs.record import RunRecord
+from ncollapse.papers.matching import Match
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Of `total` runs that an experiment asks for (one seed each) `run` are finished, with `seeds` runs in all.
+    """Of `total` runs that an experiment asks for (one seed each), `run` are finished, with `seeds` runs in all.
 
-    `short` of them trained for fewer epochs than the experiment asks for: `lengths` are pairs (ours, asked for).
+    `short` of them trained for fewer epochs than the experiment asks for, and `trial` of those for so few that they
+    decide no verdict; `lengths` are pairs (ours, asked for).
     """
 
     total: int
@@ -23,6 +22,7 @@ class Coverage:
     seeds: int = 0
     short: int = 0
     lengths: tuple[tuple[int, int], ...] = ()
+    trial: int = 0
 
     @property
     def complete(self) -> bool:
@@ -30,8 +30,13 @@ class Coverage:
         return self.run == self.total and not self.short
 
     @property
+    def only_trials(self) -> bool:
+        """Whether every finished run is too short to decide a verdict."""
+        return 0 < self.run == self.trial
+
+    @property
     def epochs(self) -> str:
-        """How long the shortened runs were, "" where there are none.
+        """How long the shortened runs were, "" if there are none.
 
         >>> Coverage(48, 4, 4, 4, ((60, 100), (20, 100), (50, 100), (40, 200))).epochs
         '20, 50 and 60 of 100 and 40 of 200 epochs'
@@ -44,10 +49,10 @@ class Coverage:
 
     @property
     def detail(self) -> str:
-        """In numbers, "" where nothing was run.
+        """In numbers, "" if nothing was run.
 
-        >>> Coverage(48, 4, 12, 4, ((20, 100),)).detail
-        '4 of 48 runs, 12 with all seeds, at 20 of 100 epochs'
+        >>> Coverage(48, 4, 12, 4, ((30, 100),)).detail
+        '4 of 48 runs, 12 with all seeds, at 30 of 100 epochs'
         """
         if not self.run:
             return ""
@@ -56,34 +61,41 @@ class Coverage:
             parts.append(f"{self.seeds} with all seeds")
         if self.short:
             parts.append(f"{'' if self.short == self.run else f'{self.short} '}at {self.epochs}")
+        if self.trial and not self.only_trials:
+            parts.append(f"{self.trial} of them too short to judge")
         return ", ".join(parts)
 
     def qualify(self, verdict: str) -> str:
-        """The verdict with what it does not rest on.
+        """The verdict, followed by what limits it.
 
         >>> Coverage(12, 2, 2).qualify("reproduced")
         'reproduced, as far as run'
-        >>> Coverage(48, 4, 4, 4, ((20, 100),)).qualify("reproduced in direction")
-        'reproduced in direction at 20 of 100 epochs, as far as run'
+        >>> Coverage(48, 4, 4, 4, ((30, 100),)).qualify("reproduced in direction")
+        'reproduced in direction at 30 of 100 epochs, as far as run'
+        >>> Coverage(3, 1, 1, 1, ((2, 200),), 1).qualify("reproduced")
+        'tried only, at 2 of 200 epochs'
         """
-        if verdict in ("not run", "partly run", "no bar"):
+        if verdict == "not run":
             return verdict
-        if self.short:
+        if self.only_trials:
+            return f"tried only, at {self.epochs}"
+        if verdict in ("partly run", "not judged"):
+            return verdict
+        if self.short > self.trial:
             verdict += f"{'' if self.short == self.run else ' in part'} at {self.epochs}"
         return verdict if self.run == self.total else f"{verdict}, as far as run"
 
 
-def cover(grid: Sequence[Point], records: Iterable[RunRecord]) -> Coverage:
-    """What the finished runs among `records` cover of the whole grid of an experiment."""
-    total = run = seeds = short = 0
-    lengths: dict[tuple[int, int], None] = {}
-    for point, found in match(grid, records):
-        total += 1
-        asked = point.recipe.optim.epochs
-        ours = max((int(record.get("optim.epochs", 0)) for record in found), default=asked)
-        run += bool(found)
-        seeds += len(found)
-        if ours < asked:
-            short += 1
-            lengths[ours, asked] = None
-    return Coverage(total, run, seeds, short, tuple(lengths))
+def measure_coverage(matches: Sequence[Match]) -> Coverage:
+    """What the finished runs cover of the grid of an experiment."""
+    run = [found for found in matches if found.records]
+    short = [found for found in run if found.is_short]
+    lengths = dict.fromkeys((found.epochs, found.asked_epochs) for found in short)
+    return Coverage(
+        total=len(matches),
+        run=len(run),
+        seeds=sum(len(found.records) for found in run),
+        short=len(short),
+        lengths=tuple(lengths),
+        trial=sum(found.is_trial for found in run),
+    )

@@ -1,4 +1,4 @@
-"""A table or figure of a paper as something one can run: a grid of points, each a recipe with the keys that name it."""
+"""A table or figure of a paper as an experiment: a grid of points, each a recipe with the keys that name it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from ncollapse.papers.claims import Claim, Runs
     from ncollapse.train import Recipe
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run of an experiment: the words that tell it from the others, and its recipe."""
+    """One run of an experiment: its recipe, and the keys that distinguish it from the other runs."""
 
     keys: dict[str, Any]
     recipe: Recipe
@@ -23,10 +24,12 @@ class Point:
 class Experiment:
     """One entry of the catalogue.
 
-    `grid` makes its points (one seed each). `protocol` says what they are for: "runs" (training, then the numbers),
-    "two-stage" (training, then a classifier re-balanced on frozen features) or "landscape" (nothing to train).
-    `curves` are the fields of the history that a figure shows, `finals` the numbers that figure or table compares,
-    `caption` what is shown where no paper has a caption for it.
+    `grid` makes its points (one seed each). `protocol` says what is done with them: "runs" (training, then the
+    numbers), "two-stage" (training, then a classifier re-balanced on frozen features) or "landscape" (nothing is
+    trained). `curves` are the fields of the history that a figure shows, `finals` the final numbers that a figure or
+    table compares. `claims` checks what the paper says in words. `is_unsettled(keys, field)` is true for the numbers
+    that had not converged in the paper's own run and so cannot be judged. `asks` marks a question of our own, where
+    other experiments repeat what a paper reports. `caption` says what is shown where no paper has a caption for it.
     """
 
     id: str
@@ -35,13 +38,11 @@ class Experiment:
     protocol: Literal["runs", "two-stage", "landscape"] = "runs"
     curves: tuple[str, ...] = ()
     finals: tuple[str, ...] = ()
+    claims: Callable[[Runs], list[Claim]] | None = None
+    is_unsettled: Callable[[dict[str, Any], str], bool] | None = None
+    asks: bool = False
     notes: tuple[str, ...] = ()
     caption: str = ""
-
-    @property
-    def asks(self) -> bool:
-        """Whether it asks a question of our own, where others repeat what a paper reports."""
-        return self.title.endswith("?")
 
     @property
     def paper(self) -> str:
@@ -70,11 +71,11 @@ def expand(
     epochs: int | None = None,
     **changes: Any,
 ) -> list[Point]:
-    """The points of an experiment that pass the filter, for seeds 0 to `seeds` - 1, with `epochs` in place of its own.
+    """The points of an experiment that pass the filter, for seeds 0 to `seeds` - 1 and with `epochs`, if given.
 
-    `changes` of the recipes (measure_every, precision) are made where they are not None. Where the grid has no seeds
-    itself, those that the filter names are run. Shortened runs keep the shape of their schedule: epochs at which the
-    rate changes shrink in proportion.
+    `changes` to the recipes (measure_every, precision) are made unless they are None. If the grid has no seeds itself,
+    the filter may name them. Shortened runs keep the shape of their schedule: the epochs at which the rate changes
+    shrink in proportion.
     """
     points, only = experiment.grid(), dict(only or {})
     wanted: Sequence[int] | None = None if seeds is None else range(seeds)
@@ -107,7 +108,7 @@ def parse_seeds(words: Sequence[str]) -> list[int]:
 
 
 def select(points: list[Point], only: dict[str, tuple[str, ...]], name: str) -> list[Point]:
-    """The points whose keys have one of the values asked for; a key or value that is nowhere is an error."""
+    """The points whose keys have one of the values asked for; an unknown key or value is an error."""
     for key, wanted in only.items():
         known = sorted({k for point in points for k in point.keys})
         if key not in known:

@@ -1,26 +1,28 @@
-"""Published, ours, predicted: the lines of a table laid side by side, each with a plain verdict.
+"""Published, ours, predicted: the numbers of a table side by side, each with a verdict.
 
-A number is reproduced within 1 % of the published one (5 % under SGD, whose bias keeps the memory of its start), within
-three standard deviations over seeds, or within the last printed digit; accuracies within one point; compactness and
-distinctiveness within two. What misses that but orders BCE and CE as the paper does is reproduced in direction.
+A number is reproduced within 1 % of the published one (5 % under SGD, whose bias depends on its start), within three
+standard deviations over seeds, or within the last printed digit; accuracies within one point; compactness and
+distinctiveness within two. A number outside these bounds is reproduced in direction if BCE and CE are ordered as in the
+paper. Numbers that nothing was printed for, that had not converged in the paper's own run, or that a formula gives from
+others are not judged; those of runs below a quarter of the epochs asked for are too short to judge.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ncollapse.compare.variants import CASES, LOSSES
 from ncollapse.papers import publications
 from ncollapse.papers.experiment import Experiment, Point
+from ncollapse.papers.matching import Match, epochs_of, is_trial
 from ncollapse.papers.publications import Cell, Publication, tabulated_alpha
-from ncollapse.runs.identity import point_key
 from ncollapse.runs.record import RunRecord
 
-Verdict = Literal["reproduced", "reproduced in direction", "not reproduced", "not run", "no bar"]
+Verdict = Literal["reproduced", "reproduced in direction", "not reproduced", "not run", "not judged", "too short"]
 POINTS = {"accuracy": 0.01, "uniform_accuracy": 0.01, "compactness": 0.02, "distinctiveness": 0.02}
 PREDICTED = {
     "train.weight_energy": "weight_energy",
@@ -62,8 +64,13 @@ class Line:
         return bool(self.asked and self.epochs and min(self.epochs) < self.asked)
 
     @property
+    def is_trial(self) -> bool:
+        """Whether one of our runs was too short to judge."""
+        return bool(self.asked and self.epochs and is_trial(min(self.epochs), self.asked))
+
+    @property
     def epoch_words(self) -> str:
-        """How long our runs were, and how long the experiment asks for where that is longer: "20 of 100"."""
+        """How long our runs were, and how long the experiment asks for if that is longer: "20 of 100"."""
         said = "/".join(map(str, self.epochs))
         return f"{said} of {self.asked}" if self.short else said
 
@@ -75,77 +82,36 @@ class Line:
         return self.ours / self.published.value - 1
 
 
-def compare(experiment: Experiment, points: Sequence[Point], records: Iterable[RunRecord]) -> list[Line]:
+def compare(experiment: Experiment, matches: Sequence[Match]) -> list[Line]:
     """Every number of the experiment, published cells first in the paper's order, then what only our runs have."""
     known = publications.load(experiment.paper) if experiment.paper in publications.PAPERS else {}
     publication = known.get(experiment.item, Publication("", (), ()))
     lines: list[Line] = []
-    fixed = {"seed", *_find_constants(points)} if points else set()
-    for point, found in match(points, records):
-        row = ", ".join(_phrase(key, value) for key, value in point.keys.items() if key not in fixed)
+    fixed = {"seed", *_find_constants([found.point for found in matches])} if matches else set()
+    for found in matches:
+        keys = found.point.keys
+        row = ", ".join(_phrase(key, value) for key, value in keys.items() if key not in fixed)
         for field in experiment.finals:
-            cell = next((c for c in publication.cells if c.field == field and _speaks_of(c, point.keys)), None)
-            lines.append(_make_line(field, point, cell, found, row))
+            cell = next((c for c in publication.cells if c.field == field and _speaks_of(c, keys)), None)
+            lines.append(_make_line(field, found, cell, row))
     lines = [line for line in lines if line.published or line.values or not publication.cells]
-    return [judge(line, lines) for line in lines]
+    return judge_all(experiment, lines)
 
 
-def match(points: Sequence[Point], records: Iterable[RunRecord]) -> list[tuple[Point, list[RunRecord]]]:
-    """The points, each once whatever its seeds, with their finished runs of the greatest length there is, one a seed.
-
-    Where one of them follows the schedule with the lag asked for, only such count. Of several of one seed the one in
-    the precision asked for counts, and then the one measured most often. Where the grid itself varies the length, runs
-    belong to the point of the nearest length.
-    """
-    pool = group(records)
-    lengths: dict[str, dict[int, Point]] = {}
-    for point in points:
-        lengths.setdefault(point_key(point.recipe.to_dict()), {}).setdefault(point.recipe.optim.epochs, point)
-    matched = []
-    for mark, by_length in lengths.items():
-        for length, point in by_length.items():
-            mine = [r for r in pool.get(mark, ()) if _nearest(by_length, _length(r)) == length]
-            longest = max(map(_length, mine), default=0)
-            mine = [r for r in mine if _length(r) == longest]
-            mine = [r for r in mine if lag_of(r) == point.recipe.schedule.lag] or mine
-            wanted = point.recipe.precision
-            best: dict[int | None, RunRecord] = {}
-            for record in sorted(mine, key=lambda r: (r.get("precision") != wanted, -len(r.history))):
-                best.setdefault(record.seed, record)
-            matched.append((point, [record for record in mine if record is best[record.seed]]))
-    return matched
+def judge_all(experiment: Experiment, lines: Sequence[Line]) -> list[Line]:
+    """The lines of an experiment with their verdicts."""
+    unsettled = experiment.is_unsettled or (lambda keys, field: False)
+    return [judge(line, lines, unsettled=unsettled(line.keys, line.field)) for line in lines]
 
 
-def _length(record: RunRecord) -> int:
-    return int(record.get("optim.epochs", 0))
-
-
-def lag_of(record: RunRecord) -> int:
-    """How many epochs late a run followed its schedule; runs from before recipes say so followed it at once."""
-    return int(record.get("schedule.lag", 0))
-
-
-def _nearest(lengths: Iterable[int], length: int) -> int:
-    return min(lengths, key=lambda other: abs(math.log(other / max(length, 1))))
-
-
-def group(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Finished records by what they trained, whatever their seed and length."""
-    pool: dict[str, list[RunRecord]] = {}
-    for record in records:
-        if record.status == "finished":
-            pool.setdefault(point_key(record.config), []).append(record)
-    return pool
-
-
-def judge(line: Line, lines: Sequence[Line]) -> Line:
-    """The line with its verdict."""
-    from dataclasses import replace
-
+def judge(line: Line, lines: Sequence[Line], *, unsettled: bool = False) -> Line:
+    """The line with its verdict; `unsettled` if the number had not converged in the paper's own run."""
     if line.ours is None:
         return line
-    if line.published is None or drifts(line) or line.field == "alpha":
-        return replace(line, verdict="no bar")
+    if line.is_trial:
+        return replace(line, verdict="too short")
+    if line.published is None or unsettled or line.field == "alpha":
+        return replace(line, verdict="not judged")
     if abs(line.ours - line.published.value) <= tolerance(line):
         return replace(line, verdict="reproduced")
     return replace(line, verdict="reproduced in direction" if _keeps_order(line, lines) else "not reproduced")
@@ -156,26 +122,18 @@ def tolerance(line: Line) -> float:
     cell = line.published
     if cell is None:
         return math.nan
-    bar = find_points(line.field)
-    if bar is None:
-        bar = (0.05 if line.keys.get("optimizer") == "sgd" else 0.01) * abs(cell.value)
+    bound = tolerance_in_points(line.field)
+    if bound is None:
+        bound = (0.05 if line.keys.get("optimizer") == "sgd" else 0.01) * abs(cell.value)
         if line.field == "train.bias" and line.keys.get("loss") == "ce":
-            bar = max(bar, float(cell.std or 0))  # near zero: within the spread over classes
+            bound = max(bound, float(cell.std or 0))  # near zero: within the spread over classes
     seeds = 3 * statistics.stdev(line.values) if len(line.values) > 2 else 0.0
-    return max(bar, seeds, cell.unit_in_last_place)
+    return max(bound, seeds, cell.unit_in_last_place)
 
 
-def find_points(field: str) -> float | None:
-    """The bar of a field that has one in points, a rate or a similarity between 0 and 1; else None."""
+def tolerance_in_points(field: str) -> float | None:
+    """The absolute tolerance of a rate or similarity between 0 and 1; None for fields with a relative one."""
     return POINTS.get(field.rpartition(".")[2])
-
-
-def drifts(line: Line) -> bool:
-    """Whether the paper's own run had not converged: BCE, AdamW, batch 128, lambda_b = 5e-4 and K = 10."""
-    keys = line.keys
-    slow = keys.get("loss") == "bce" and keys.get("optimizer") == "adamw" and "augment" not in keys
-    at_default = keys.get("batch_size", 128) == 128 and keys.get("bias_decay", 5e-4) == 5e-4 and "bias_init" not in keys
-    return slow and at_default and keys.get("data") in ("mnist", "cifar10") and line.field in PREDICTED
 
 
 def sum_up(lines: Sequence[Line]) -> tuple[Verdict, str]:
@@ -186,12 +144,14 @@ def sum_up(lines: Sequence[Line]) -> tuple[Verdict, str]:
     waiting = sum(line.verdict == "not run" and line.published is not None for line in lines)
     if not counted:
         ran = any(line.values for line in lines)
-        return ("no bar" if ran else "not run"), f"{waiting} numbers not run" if waiting else ""
+        return ("not judged" if ran else "not run"), f"{waiting} numbers not run" if waiting else ""
     exact, direction = counted.count("reproduced"), counted.count("reproduced in direction")
-    unjudged = sum(line.verdict == "no bar" and line.published is not None for line in lines)
+    unjudged = sum(line.verdict == "not judged" and line.published is not None for line in lines)
+    trials = sum(line.verdict == "too short" and line.published is not None for line in lines)
     detail = f"{exact} of {len(counted)} number{'' if len(counted) == 1 else 's'} reproduced"
     detail += f", {direction} in direction" if direction else ""
-    detail += f", {unjudged} without a bar" if unjudged else ""
+    detail += f", {unjudged} not judged" if unjudged else ""
+    detail += f", {trials} too short to judge" if trials else ""
     detail += f", {waiting} not run" if waiting else ""
     if exact >= 0.9 * len(counted):
         return "reproduced", detail
@@ -201,7 +161,7 @@ def sum_up(lines: Sequence[Line]) -> tuple[Verdict, str]:
 
 
 def predict_field(point: Point, field: str) -> float | None:
-    """What theory says of a number of the final state, None where it does not apply."""
+    """What theory predicts for a number of the final state, None if it does not apply."""
     name = PREDICTED.get(field)
     if name is None:
         return None
@@ -232,8 +192,8 @@ def _find_constants(points: Sequence[Point]) -> set[str]:
     return fixed if any(set(point.keys) - fixed - {"seed"} for point in points) else set()
 
 
-def _make_line(field: str, point: Point, cell: Cell | None, found: Sequence[RunRecord], row: str) -> Line:
-    pairs = [(read_value(record, field), record) for record in found]
+def _make_line(field: str, found: Match, cell: Cell | None, row: str) -> Line:
+    pairs = [(read_value(record, field), record) for record in found.records]
     pairs = [(value, record) for value, record in pairs if math.isfinite(value)]
     spreads = [record.final(f"{field}.std") for _, record in pairs]
     spreads = [spread for spread in spreads if math.isfinite(spread)]
@@ -241,13 +201,13 @@ def _make_line(field: str, point: Point, cell: Cell | None, found: Sequence[RunR
         row=cell.row if cell else row,
         column=cell.column if cell else field,
         field=field,
-        keys=point.keys,
+        keys=found.point.keys,
         published=cell,
         values=tuple(value for value, _ in pairs),
         spread=statistics.fmean(spreads) if spreads else None,
-        predicted=predict_field(point, field),
-        epochs=tuple(sorted({_length(record) for _, record in pairs})),
-        asked=point.recipe.optim.epochs,
+        predicted=predict_field(found.point, field),
+        epochs=tuple(sorted({epochs_of(record) for _, record in pairs})),
+        asked=found.asked_epochs,
     )
 
 
@@ -268,7 +228,7 @@ def _speaks_of(cell: Cell, keys: dict[str, Any]) -> bool:
 
 
 def _keeps_order(line: Line, lines: Sequence[Line]) -> bool:
-    """Whether ours and the published numbers order the two losses alike at this place."""
+    """Whether our numbers and the published ones order the two losses alike, all else equal."""
     if line.keys.get("loss") not in ("ce", "bce") or line.published is None or line.ours is None:
         return False
     there = {**line.keys, "loss": "bce" if line.keys["loss"] == "ce" else "ce"}

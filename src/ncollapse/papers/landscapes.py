@@ -6,9 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.papers.experiment import Experiment
-from ncollapse.papers.markdown import describe
-
 CLASSES = 10
 PANELS: dict[str, tuple[str, dict[str, float]]] = {
     "MSE": ("mse", {}),
@@ -38,20 +35,11 @@ def share_of_angle(panel: Any) -> float:
 
 def conclude() -> tuple[str, str]:
     """Reproduced if CE and both rescalings turn the descent towards the angle more than the plain MSE does."""
-    plain, *others = (share_of_angle(panel) for panel in compute_panels().values())
-    return (
-        "reproduced" if all(plain < other for other in others) else "not reproduced"
-    ), "computed, nothing is trained"
+    plain, *others = compute_shares().values()
+    verdict = "reproduced" if all(plain < other for other in others) else "not reproduced"
+    return verdict, "computed, nothing is trained"
 
 
-def to_markdown(experiment: Experiment, level: int = 1) -> str:
-    """What the figure says, in numbers."""
-    caption, notes = describe(experiment)
-    shares = {name: share_of_angle(panel) for name, panel in compute_panels().items()}
-    verdict, detail = conclude()
-    lines = [f"{'#' * level} {experiment.id}: {experiment.title}", "", caption, ""]
-    lines += [f"Verdict: **{verdict}** ({detail}).", ""]
-    lines += [f"- {note}" for note in notes]
-    lines += ["- Share of the gradient along the angle, mean over s > 1 and theta < 1.5, K = 10:", ""]
-    lines += ["| loss | share |", "| --- | --- |"] + [f"| {name} | {share:.3f} |" for name, share in shares.items()]
-    return "\n".join([*lines, ""])
+def compute_shares() -> dict[str, float]:
+    """The share of the gradient along the angle, panel by panel."""
+    return {name: share_of_angle(panel) for name, panel in compute_panels().items()}

@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ncollapse.grammar import count
-from ncollapse.papers import publications
+from ncollapse.papers import landscapes, publications
 from ncollapse.papers.claims import Claim
-from ncollapse.papers.coverage import Coverage
 from ncollapse.papers.experiment import Experiment
-from ncollapse.papers.judge import Line, sum_up
+from ncollapse.papers.judge import Line
+from ncollapse.papers.outcome import Outcome
 
 HEAD = ("where", "number", "published", "ours", "seeds", "epochs", "predicted", "off by", "verdict")
-RANKS = ("reproduced", "reproduced in direction", "not reproduced")
-ANSWERS = dict(zip(RANKS, ("yes", "mostly", "no")))
-"""What those come to where an experiment of our own asks a question, and no paper answered it before."""
 NAMES = {
     "train.weight_energy": "rho",
     "train.positive_score": "s_pos",
@@ -30,28 +27,40 @@ NAMES = {
     "test.uniform_accuracy": "A_Uni test",
     "test.positive_score": "s_pos test",
     "test.negative_score": "s_neg test",
-    "test.compactness": "E_com test",
-    "test.distinctiveness": "E_dis test",
+    "test.compactness": "E_com, all test samples",
+    "test.distinctiveness": "E_dis, all test samples",
+    "test_correct.compactness": "E_com test",
+    "test_correct.distinctiveness": "E_dis test",
+    "train.cosine_margin": "cosine margin",
     "train.nc1": "NC1",
     "train.nc2": "NC2",
     "train.nc3": "NC3",
-    "train.nc2_uncentred": "NC2, means not centred",
+    "train.nc2_uncentred": "NC2, W not centred",
+    "train.nc3_centred": "NC3, W centred",
     "train.nc2_relu": "NC2 of ReLU features",
     "train.nc3_relu": "NC3 of ReLU features",
     "train.mean_orthogonality": "mean size of cosines",
     "certificate.relative_gap": "relative gap",
 }
-WORDS = {"reproduced": "yes", "reproduced in direction": "order", "not reproduced": "no", "no bar": "-", "not run": ""}
+WORDS = {
+    "reproduced": "yes",
+    "reproduced in direction": "order",
+    "not reproduced": "no",
+    "not judged": "-",
+    "too short": "short",
+    "not run": "",
+}
 LEGEND = {
-    "yes": "reproduced, within the bar of docs/reproduction.md",
-    "order": "not within the bar, but CE and BCE are ordered as published",
+    "yes": "reproduced, within the tolerance of docs/reproduction.md",
+    "order": "not within the tolerance, but CE and BCE are ordered as published",
     "no": "not reproduced",
-    "-": "no bar: nothing to judge by, or still drifting in the paper's own run",
+    "-": "not judged: nothing was printed, or it had not converged in the paper's own run",
+    "short": "too short to judge: less than a quarter of the epochs",
 }
 
 
 def describe(experiment: Experiment) -> tuple[str, list[str]]:
-    """What the paper shows there, and what a reader should know."""
+    """The paper's caption, and notes for the reader."""
     known = publications.load(experiment.paper) if experiment.paper in publications.PAPERS else {}
     publication = known.get(experiment.item)
     caption = publication.caption if publication else experiment.caption or experiment.title
@@ -63,23 +72,16 @@ def rows(lines: Sequence[Line], unrun: bool = True) -> list[tuple[str, ...]]:
     return [_cells(line) for line in lines if unrun or line.values]
 
 
-def to_markdown(
-    experiment: Experiment,
-    lines: Sequence[Line],
-    claims: Sequence[Claim] = (),
-    coverage: Coverage | None = None,
-    *,
-    unrun: bool = True,
-    level: int = 1,
-) -> str:
-    """The page as Markdown."""
+def to_markdown(outcome: Outcome, *, lines: bool = True, unrun: bool = True, level: int = 1) -> str:
+    """The page as Markdown: with its table if `lines`, with the numbers that were not run if `unrun`."""
+    experiment = outcome.experiment
     caption, notes = describe(experiment)
-    verdict, detail = conclude(lines, claims, coverage, asks=experiment.asks)
     parts = [f"{'#' * level} {experiment.id}: {experiment.title}", "", caption, ""]
-    parts += [f"Verdict: **{verdict}**" + (f" ({detail})." if detail else "."), ""]
+    parts += [f"Verdict: **{outcome.verdict}**" + (f" ({outcome.detail})." if outcome.detail else "."), ""]
     parts += [f"- {note}" for note in notes] + ([""] if notes else [])
-    parts += [f"- {mark(claim)}: {claim.text}{_why(claim)}" for claim in claims] + ([""] if claims else [])
-    body = rows(lines, unrun)
+    parts += [f"- {mark(claim)}: {claim.text}{_why(claim)}" for claim in outcome.claims]
+    parts += [""] if outcome.claims else []
+    body = rows(outcome.lines, unrun) if lines else []
     if body:
         parts += ["| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD)]
         parts += ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in body]
@@ -87,10 +89,19 @@ def to_markdown(
     return "\n".join(parts)
 
 
-def to_text(lines: Sequence[Line], width: int = 80) -> list[str]:
-    """What was run as lines of plain text: a heading for each run, its numbers below it; none where nothing was run.
+def landscape_to_markdown(outcome: Outcome, level: int = 1) -> str:
+    """The page of a figure that is computed: the share of the gradient that turns the feature, for each loss."""
+    parts = [to_markdown(outcome, level=level).rstrip()]
+    parts += ["- Share of the gradient along the angle, mean over s > 1 and theta < 1.5, K = 10:", ""]
+    parts += ["| loss | share |", "| --- | --- |"]
+    parts += [f"| {name} | {share:.3f} |" for name, share in landscapes.compute_shares().items()]
+    return "\n".join([*parts, ""])
 
-    Columns are as wide as their content and closer together where the terminal is narrow; nothing is cut.
+
+def to_text(lines: Sequence[Line], width: int = 80) -> list[str]:
+    """What was run as lines of plain text: a heading for each run, its numbers below it; none if nothing was run.
+
+    Columns are as wide as their content and closer together on a narrow terminal; nothing is cut.
     """
     groups: dict[str, list[tuple[str, ...]]] = {}
     for line in lines:
@@ -128,44 +139,6 @@ def write_text(folder: Path, experiment: Experiment, text: str) -> Path:
     return file
 
 
-def conclude(
-    lines: Sequence[Line], claims: Sequence[Claim], coverage: Coverage | None = None, *, asks: bool = False
-) -> tuple[str, str]:
-    """The verdict of numbers and claims together, and that in numbers: the worse of the two decides.
-
-    Where there are claims alone, every one of them must have been checked: with one still open, such as one that
-    compares two losses of which one was run, the verdict is "partly run". `coverage` adds how much was run. An
-    experiment that `asks` a question gets an answer.
-    """
-    of_numbers, detail = sum_up(lines)
-    of_claims, said = sum_up_claims(claims)
-    decided = [verdict for verdict in (of_numbers, of_claims) if verdict in RANKS]
-    verdict = max(decided, key=RANKS.index) if decided else of_claims if claims else of_numbers
-    verdict = ANSWERS.get(verdict, verdict) if asks else verdict
-    parts = [part for part in (said, detail) if part]
-    if coverage is None:
-        return verdict, "; ".join(parts)
-    if verdict == "not run" and coverage.run:
-        verdict = "partly run" if claims else "no bar"
-    return coverage.qualify(verdict), "; ".join([coverage.detail, *parts] if coverage.run else parts)
-
-
-def sum_up_claims(claims: Sequence[Claim]) -> tuple[str, str]:
-    """The verdict of the claims alone, and that in numbers."""
-    checked = [claim.holds for claim in claims if claim.holds is not None]
-    if not checked:
-        return "not run", ""
-    held, unknown = sum(checked), len(claims) - len(checked)
-    if all(checked):
-        verdict = "partly run" if unknown else "reproduced"
-    else:
-        verdict = "reproduced in direction" if 2 * held > len(checked) else "not reproduced"
-    detail = f"{held} of {len(claims)} claims {'holds' if held == 1 else 'hold'}"
-    if len(claims) == 1:
-        detail = "the claim holds" if held else "the claim does not hold"
-    return verdict, detail + (f", {unknown} open" if unknown else "")
-
-
 def _cells(line: Line) -> tuple[str, ...]:
     percent = line.published is not None and line.published.percent
     digits = _digits(line)
@@ -193,7 +166,7 @@ def _count_seeds(line: Line, digits: int, percent: bool) -> str:
 
 
 def _deviate(line: Line, digits: int) -> str:
-    """Off by: points of a percentage, percent of a number, or just the difference where the number is lost in its ±."""
+    """Off by: points of a percentage, percent of a number, or the difference if the number is smaller than its ±."""
     if line.ours is None or line.published is None:
         return ""
     difference = line.ours - line.published.value
@@ -224,7 +197,7 @@ def _number(value: float, digits: int, percent: bool) -> str:
 
 
 def mark(claim: Claim) -> str:
-    """How a claim stands, in words."""
+    """Whether a claim holds, in words."""
     return "open" if claim.holds is None else "holds" if claim.holds else "does not hold"
 
 

@@ -102,7 +102,7 @@ def refuse_unknown(content: dict[str, Any], kind: type, at: str = "") -> None:
         if is_dataclass(hints[key]) and not is_dataclass(value):
             if not isinstance(value, dict):
                 raise ValueError(f"recipe: {at}{key} = {value!r} must be a table of keys")
-            refuse_unknown(value, hints[key], f"{at}{key}.")  # type: ignore[arg-type]
+            refuse_unknown(value, hints[key], f"{at}{key}.")
 
 
 def dump_toml(content: dict[str, Any], at: str = "") -> str:
