@@ -23,7 +23,7 @@ from safetensors.torch import save
 
 from faults.campaign import Family
 from faults.mutations import damage_bytes, damage_json
-from ncollapse.compare.findings import compare_runs
+from ncollapse.compare import compare_runs
 from ncollapse.data.arrays import load_npz
 from ncollapse.data.cifar import read_pickle
 from ncollapse.data.idx import read_idx

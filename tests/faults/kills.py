@@ -33,7 +33,7 @@ import torch
 from faults.campaign import MEMORY, SKIPPED, Family
 from ncollapse import cli
 from ncollapse.papers.catalogue import CATALOGUE
-from ncollapse.papers.experiment import Experiment, Point, adjust
+from ncollapse.papers.experiment import Experiment, Point
 from ncollapse.report import write_report
 from ncollapse.runs.record import read_run, read_runs
 from ncollapse.train import recipes, run
@@ -47,7 +47,7 @@ STRIDE = 7919
 """A prime, so that as many seeds as there are operations reach each of them once."""
 WEIGHTS = ("final.safetensors", "best.safetensors", "snapshot.safetensors")
 DATA = "gaussian:num_classes=3,dim=4,per_class=8,test_per_class=4"
-RECIPE = adjust(recipes.get("digits"), model__name="mlp-16", data__name=DATA, optim__batch_size=20, optim__epochs=2)
+RECIPE = recipes.get("digits").override(model__name="mlp-16", data__name=DATA, optim__batch_size=20, optim__epochs=2)
 
 
 class Counter:
@@ -162,7 +162,7 @@ def reproduce(folder: Path) -> int:
 
 
 def toy_grid() -> list[Point]:
-    return [Point({"data": "gaussian", "loss": name}, adjust(RECIPE, loss__name=name)) for name in ("ce", "bce")]
+    return [Point({"data": "gaussian", "loss": name}, RECIPE.override(loss__name=name)) for name in ("ce", "bce")]
 
 
 def write_the_page(folder: Path) -> int:
