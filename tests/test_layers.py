@@ -68,7 +68,7 @@ def test_one_pass_gives_what_one_layer_at_a_time_gives(pool):
         assert values.nc2_means == pytest.approx(exact.nc2_means, rel=1e-4)
         assert values.cdnv == pytest.approx(exact.cdnv, rel=1e-4)
         assert values.means_rank == exact.means_rank
-        assert values.ncc_accuracy == pytest.approx(accuracy)
+        assert values.nearest_mean_accuracy == pytest.approx(accuracy)
         assert values.effective_rank == pytest.approx(rank, rel=1e-4)
         assert (values.dim, values.num_samples) == (rows.shape[1], 60)
 
@@ -90,7 +90,7 @@ def test_full_collapse_and_wide_layers(monkeypatch):
     ideal = torch.eye(4).repeat(5, 1)
     profile = nc.measure_layers(nn.Sequential(nn.Identity()), [(ideal, torch.arange(20) % 4)])
     assert profile["0"].effective_rank == pytest.approx(3)
-    assert (profile["0"].nc1, profile["0"].ncc_accuracy, profile["0"].means_rank) == (0, 1, 3)
+    assert (profile["0"].nc1, profile["0"].nearest_mean_accuracy, profile["0"].means_rank) == (0, 1, 3)
     monkeypatch.setattr(module, "WIDEST_RANKED", 3)
     wide = nc.measure_layers(nn.Sequential(nn.Identity()), [(ideal, torch.arange(20) % 4)])
     assert math.isnan(wide["0"].effective_rank)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import Dataset
 from transformers import (
@@ -10,6 +11,8 @@ from transformers import (
     BertForTokenClassification,
     GPT2Config,
     GPT2LMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
     Trainer,
     TrainingArguments,
 )
@@ -22,7 +25,7 @@ from ncollapse.integrations.huggingface import NeuralCollapseCallback
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:measure. no sample of class:UserWarning"),  # padding, and rare tokens
+    pytest.mark.filterwarnings("ignore:measure. no sample of class:UserWarning"),  # padding
 ]
 VOCABULARY, LENGTH = 12, 10
 IDS = torch.randint(1, VOCABULARY, (40, LENGTH), generator=torch.Generator().manual_seed(0))
@@ -116,6 +119,9 @@ def test_a_causal_language_model(tmp_path, masked, left):
     assert measured.counts == exact.counts
     assert measured.accuracy == pytest.approx(exact.accuracy)
     assert measured.positive_score.mean == pytest.approx(exact.positive_score.mean, rel=1e-5)
+    assert measured.present_classes == VOCABULARY - 1  # padding is no class
+    assert measured.nc1 == pytest.approx(exact.nc1, rel=1e-4)
+    assert measured.nc1 == pytest.approx(nc.measure(rows, labels - 1).nc1, rel=1e-4)
 
 
 def test_the_measured_loss_is_the_model_s_own():
@@ -124,9 +130,7 @@ def test_the_measured_loss_is_the_model_s_own():
     found = extract(model, [batch])
     with torch.no_grad():
         own = model(**batch).loss
-    assert float(nn.functional.cross_entropy(found.head.logits(found.features), found.labels)) == pytest.approx(
-        float(own)
-    )
+    assert float(F.cross_entropy(found.head.logits(found.features), found.labels)) == pytest.approx(float(own))
 
 
 def test_token_classification(tmp_path):
@@ -152,9 +156,18 @@ def test_a_masked_language_model_is_not_shifted():
     with torch.no_grad():
         own = model(**batch).loss
     assert not predicts_next_token(model)
-    assert float(nn.functional.cross_entropy(found.head.logits(found.features), found.labels)) == pytest.approx(
-        float(own)
-    )
+    assert float(F.cross_entropy(found.head.logits(found.features), found.labels)) == pytest.approx(float(own))
+
+
+def test_an_encoder_decoder_gets_its_labels_among_the_inputs():
+    torch.manual_seed(0)
+    size = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
+    model = T5ForConditionalGeneration(T5Config(**size, vocab_size=VOCABULARY, pad_token_id=0)).eval()
+    batch = {"input_ids": IDS, "labels": torch.where(torch.arange(6) < LENGTHS[:, None] - 2, IDS[:, :6], -100)}
+    found = extract(model, [batch], split=lambda batch: (batch, batch["labels"]))
+    with torch.no_grad():
+        own = model(**batch).loss
+    assert float(F.cross_entropy(found.head.logits(found.features), found.labels)) == pytest.approx(float(own))
 
 
 def test_rare_tokens_are_left_out_by_min_count():
@@ -164,6 +177,11 @@ def test_rare_tokens_are_left_out_by_min_count():
     least = int(counts.sort().values[6])
     seen = nc.monitor(model, [batch], min_count=least).observe().measurement
     assert seen.counts == tuple(int(count) * (int(count) >= least) for count in counts)
+    frequent = counts[everything.labels] >= least
+    names = counts[: int(everything.labels.max()) + 1].ge(least).cumsum(0) - 1  # the frequent tokens, numbered
+    whole = nc.measure(everything.features[frequent], names[everything.labels[frequent]])
+    assert seen.nc1 == pytest.approx(whole.nc1, rel=1e-6)
+    assert seen.cdnv == pytest.approx(whole.cdnv, rel=1e-6)
     with pytest.raises(ValueError, match="min_count: no class has 999 samples"):
         nc.monitor(model, [batch], min_count=999).observe()
     with pytest.raises(ValueError, match="min_count: expected a whole number of at least 1, got 0"):

@@ -50,6 +50,9 @@ def agree(found, expected, where, relative=1e-9, absolute=1e-12):
         for index, value in enumerate(expected):
             agree(found[index], value, f"{where}[{index}]", relative, absolute)
     else:
+        if math.isnan(expected):
+            assert math.isnan(found), where
+            return
         assert abs(float(found) - float(expected)) <= max(relative * abs(float(expected)), absolute), (
             f"{where}: measured {found!r}, by definition {float(expected)!r}"
         )

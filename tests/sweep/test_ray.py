@@ -1,10 +1,15 @@
 """The Ray engine on a real local cluster of two nodes, one of which is killed."""
 
+import os
+import signal
 import threading
 import time
 
 import pytest
 
+from ncollapse.runs.record import read_run
+from ncollapse.sweep.job import Job
+from ncollapse.sweep.ray import _outcome
 from ncollapse.sweep.sweep import sweep
 from ncollapse.train import recipes
 
@@ -61,3 +66,43 @@ def test_a_lost_node_s_run_is_resumed_elsewhere(cluster, tmp_path):
     )
     final = "final.safetensors"
     assert (resumed[0].path / final).read_bytes() == (quiet[0].path / final).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_worker_killed_for_memory_is_started_again(cluster, tmp_path):
+    """The kernel ends a process that takes too much memory with SIGKILL; its run goes on from its checkpoint."""
+    recipe = recipes.get("digits").override(model__name="mlp-16", optim__epochs=EPOCHS)
+    options = {"engine": "ray", "device": "cpu", "deterministic": True}
+    records = []
+    driver = threading.Thread(target=lambda: records.extend(sweep([recipe], tmp_path, **options)))
+    driver.start()
+    folder = tmp_path / recipe.run_id
+    deadline = time.monotonic() + 240
+    while last_epoch(folder) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    worker = int((folder / "lock").read_text())
+    os.kill(worker, signal.SIGKILL)
+    driver.join(timeout=240)
+    assert [record.status for record in records] == ["finished"]
+    assert len(records[0].env["resumed"]) == 1
+    (quiet,) = sweep([recipe], tmp_path / "quiet", engine="packed", device="cpu", deterministic=True)
+    final = "final.safetensors"
+    assert (records[0].path / final).read_bytes() == (quiet.path / final).read_bytes()
+
+
+def test_a_run_that_never_fits_into_memory_is_failed_and_says_so(tmp_path):
+    class Given:
+        exceptions = ray.exceptions
+
+        @staticmethod
+        def get(reference):
+            raise ray.exceptions.OutOfMemoryError("node 1 used 98 % of its memory")
+
+    found = _outcome(Given, None, Job("abc", {"name": "x"}, str(tmp_path)))
+    assert found["status"] == "failed"
+    assert "ran out of memory; run fewer at a time" in found["reason"]
+    record = read_run(tmp_path / "abc")
+    assert record.status == "failed"
+    assert "98 %" in record.summary["traceback"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 NAMES = ("cattrs", "random", "socket", "tomllib", "difflib", "scipy")
-"""Modules that a sweep imports late, in its workers or in this process: a folder of the user's may hold files so named."""
+"""Modules that a sweep imports late, in its workers or here; a user's folder may hold files of these names."""
 PLANTED = "import pathlib\npathlib.Path({marker!r}).touch()\nraise ImportError('planted')\n"
 SWEEP = """
 import sys
@@ -37,7 +37,7 @@ def plant(folder):
 
 
 def execute(script, folder, *arguments):
-    """Run a script that lies elsewhere, as the installed command does: this process has no working folder on its path."""
+    """Run a script that lies elsewhere, as the installed command does: its own path has no working folder."""
     file = folder.parent / "script.py"
     file.write_text(script)
     sources = str(Path(__file__).parents[2] / "src")

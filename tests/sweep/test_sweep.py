@@ -107,6 +107,27 @@ def test_a_run_that_is_let_go_in_time_is_done(tmp_path, monkeypatch):
     assert [r.status for r in records] == ["finished", "finished"]
 
 
+@pytest.mark.parametrize("engine", ["local", "packed"])
+@pytest.mark.parametrize("obstacle", ["file", "full"])
+def test_a_run_that_cannot_be_written_stops_no_other(tmp_path, engine, obstacle):
+    """A file where the run's folder should be, or a folder in which nothing can be written."""
+    first, second = tiny(2, epochs=1)
+    place = tmp_path / first.run_id
+    if obstacle == "file":
+        place.write_text("in the way")
+    else:
+        place.mkdir()
+        (place / "config.json").mkdir()  # which no file can replace
+        (place / "summary.json").mkdir()
+    events = []
+    records = sweep([first, second], tmp_path, engine=engine, jobs=1, device="cpu", progress=events.append)
+    assert [record.status for record in records] == ["failed", "finished"]
+    assert str(place) in records[0].summary["reason"]
+    (failed,) = [event for event in events if event.get("status") == "failed"]
+    assert failed["run_id"] == first.run_id
+    assert not list(tmp_path.rglob(".*.part"))
+
+
 def test_a_file_is_no_folder_of_runs(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match=r"^--out \S+/file: is a file, not a folder$"):
@@ -126,10 +147,16 @@ def test_the_time_limit_leaves_runs_to_resume(tmp_path):
     assert [row["epoch"] for row in later[0].history] == list(range(1, later[0].history[-1]["epoch"] + 1))
 
 
+@pytest.mark.parametrize("limit", [float("nan"), float("inf"), 0.0, -1.0])
+def test_a_time_limit_is_a_number_of_seconds(tmp_path, limit):
+    with pytest.raises(ValueError, match=r"^time_limit: expected a finite number of seconds above 0"):
+        sweep(tiny(1), tmp_path, engine="packed", time_limit=limit)
+
+
 def test_shares_cover_everything_once():
     shares = [take_share(range(10), (i, 3)) for i in (1, 2, 3)]
     assert sorted(x for share in shares for x in share) == list(range(10))
-    with pytest.raises(ValueError, match="index=4/3"):
+    with pytest.raises(ValueError, match="index: .* got 4/3"):
         take_share(range(10), (4, 3))
 
 
@@ -137,7 +164,7 @@ def test_unknown_engines_and_numbers_are_refused(tmp_path):
     with pytest.raises(ValueError, match="local, packed, ray"):
         sweep(tiny(1), tmp_path, engine="slurm")
     for engine in ("local", "packed"):
-        with pytest.raises(ValueError, match="jobs=0"):
+        with pytest.raises(ValueError, match="jobs: expected at least 1"):
             sweep(tiny(1), tmp_path, engine=engine, jobs=0)
 
 

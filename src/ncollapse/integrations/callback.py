@@ -34,6 +34,7 @@ class CollapseCallback:
         shift: bool | None = None,
         ignore_index: int = -100,
         min_count: int = 1,
+        fields: str | Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         if (features is None) != (head is None):
@@ -55,6 +56,7 @@ class CollapseCallback:
             "shift": shift,
             "ignore_index": ignore_index,
             "min_count": min_count,
+            "fields": fields,
         }
         self.monitor: Monitor | None = None
 

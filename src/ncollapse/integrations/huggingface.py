@@ -41,7 +41,8 @@ class NeuralCollapseCallback(CollapseCallback, TrainerCallback):  # type: ignore
         features, head: a function or module that returns the features, and their classifier, for models without a
             linear one; as `model` and `head` of `ncollapse.monitor`.
         prefix: put before every name that is logged, as in val/nc/nc1; two callbacks need different ones.
-        problem, samples, seed, layer, split, layers, pool, shift, ignore_index, min_count: see `ncollapse.monitor`.
+        problem, samples, seed, layer, split, layers, pool, shift, ignore_index, min_count, fields: see
+            `ncollapse.monitor`.
     """
 
     def __init__(self, trainer: Any, loader: Any = None, every: int = 1, **options: Any) -> None:

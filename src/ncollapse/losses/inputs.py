@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 Reduction = Literal["mean", "sum", "none"]
+REDUCTIONS = get_args(Reduction)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def check_reduction(reduction: str) -> Reduction:
     """Return `reduction` if it is one of the three words, else raise."""
-    if reduction not in get_args(Reduction):
+    if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     return cast(Reduction, reduction)
 

@@ -148,8 +148,8 @@ def check_real(name: str, values: Array) -> None:
 
 def refuse_masked(name: str, values: Any) -> None:
     """Raise for a masked array with hidden entries: they would be measured like the others."""
-    if isinstance(values, np.ma.MaskedArray) and bool(np.ma.is_masked(values)):
-        hidden = int(np.ma.count_masked(values))
+    hidden = int(np.ma.getmaskarray(values).sum()) if isinstance(values, np.ma.MaskedArray) else 0
+    if hidden:
         raise ValueError(f"{name}: expected plain numbers, got a masked array with {hidden} masked; drop those samples")
 
 

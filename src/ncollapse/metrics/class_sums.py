@@ -7,12 +7,13 @@ output) then adds no rounding. Nothing is read back from the device inside the p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .batches import Source, refuse_inferred, refuse_non_finite
-from .rows import add_by_class
+from .rows import add_by_class, square_norms
 from .similarity import DirectionSums
 
 SMALLEST, LARGEST = 1e-70, 1e70  # between them fourth powers, summed over samples and classes, stay within float64
@@ -33,7 +34,7 @@ class ClassSums:
 def sum_classes(source: Source, num_classes: int | None, *, directions: bool = True) -> ClassSums:
     """First pass; raises for labels past `num_classes`, for NaN or Inf and for magnitudes beyond 1e-70 to 1e70."""
     classes = num_classes or source.num_classes or 0
-    options = {"dtype": torch.float64, "device": source.device}
+    options: dict[str, Any] = {"dtype": torch.float64, "device": source.device}
     sums, energies = torch.zeros(classes, source.dim, **options), torch.zeros(classes, **options)
     counts, total = torch.zeros(classes, **options), torch.zeros((), **options)
     units = DirectionSums.zeros(classes, source.dim, source.device) if directions else None
@@ -55,7 +56,7 @@ def sum_classes(source: Source, num_classes: int | None, *, directions: bool = T
             anchor = features[0].clone()
         features.sub_(anchor)  # in place: a chunk is ours until the next one
         add_by_class(sums, labels, features)
-        energies.index_add_(0, labels, torch.linalg.vecdot(features, features))
+        energies.index_add_(0, labels, square_norms(features))
         counts.index_add_(0, labels, torch.ones_like(norms))
     if anchor is None:
         raise ValueError("features: no samples (N = 0); at least one is needed")

@@ -1,6 +1,6 @@
 """Within-class collapse, frames and duality: functions of the class means, the within-class scatter and the classifier.
 
-Time O(K d min(K, d)), memory O(K d): where K > d + 1, the products with d x d matrices give the norms of the K x K ones.
+Time O(K d min(K, d)), memory O(K d): where K > d + 1, products with d x d matrices give the norms of the K x K ones.
 What compares all pairs of classes is in pairs.py. Everything is float64, on the device of the features.
 """
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .scores import LEVELS, Counts, Spread, Values, make_spread
+from .scores import LEVELS, Counts, Spread, Values, make_spread, quantile_places
 
 EXACT = 1 << 23  # numbers held at once for exact quantiles: 64 MB
 SHIFT = 12  # mantissa digits of float32 dropped to make a bin
@@ -93,13 +93,13 @@ class Distribution:
         counts[_bin_of(-math.inf)] -= self._parked
         return counts
 
-    def ordered(self) -> Values | None:
-        """All numbers in order, or None where only their counts are kept."""
+    def held(self) -> Values | None:
+        """All numbers, with those that quantiles need in their place of the order; None where only counts are kept."""
         if not self.exact:
             return None
-        ordered: Values = self._held.cpu().numpy()
-        ordered.sort()
-        return ordered[: self.count]
+        held: Values = self._held.cpu().numpy()
+        held.partition(sorted({*quantile_places(self.count), self.count - 1}))
+        return held[: self.count]
 
     def spread(self) -> Spread:
         """The spread of all numbers."""
@@ -108,9 +108,9 @@ class Distribution:
         least, largest = float(self.least), float(self.largest)
         mean = min(max(self.centre, least), largest)
         std = math.sqrt(float(self.squares) / self.count)
-        ordered = self.ordered()
-        if ordered is not None:
-            return make_spread(mean, std, ordered)
+        held = self.held()
+        if held is not None:
+            return make_spread(mean, std, held, least, largest)
         q05, q25, median, q75, q95 = (min(max(value, least), largest) for value in self._binned_quantiles())
         return Spread(mean, std, least, q05, q25, median, q75, q95, largest, self.count)
 
@@ -136,9 +136,9 @@ class Distribution:
         if self.count == 0:
             return np.linspace(0.0, 1.0, bins + 1), np.zeros(bins, dtype=np.int64)
         edges = even_edges(float(self.least), float(self.largest), bins)
-        ordered = self.ordered()
-        if ordered is not None:
-            return edges, np.histogram(ordered, edges)[0].astype(np.int64)
+        held = self.held()
+        if held is not None:
+            return edges, np.histogram(held, edges)[0].astype(np.int64)
         counts = self._sum_copies()
         filled = counts.nonzero()[0]
         middles = np.array([(self._edge(int(index)) + self._edge(int(index) + 1)) / 2 for index in filled])

@@ -28,7 +28,7 @@ def measure_numerical_rank(source: Source, presence: Presence) -> float:
     for start in range(0, len(members), group):
         factors = {member: torch.zeros(0, source.dim).to(presence.counts) for member in members[start : start + group]}
         for features, labels in source.read(rows):
-            for member in labels.unique().tolist():
+            for member in set(labels.tolist()):
                 if member in factors:
                     stacked = torch.cat([factors[member], features[labels == member]])
                     full = len(stacked) > source.dim

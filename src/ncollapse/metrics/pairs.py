@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .distribution import Distribution
-from .rows import ROUNDING, Rows, split_range
+from .rows import ROUNDING, Rows, split_range, square_norms
 from .scores import Spread
 
 CPU_TILE, CUDA_TILE = 1024, 8192  # classes a side
@@ -45,7 +45,7 @@ def _separate(rows: Rows, left: slice, right: slice, distances: Tensor, around: 
     for part in split_range(len(close), max(1, CPU_TILE**2 // rows.dim)):
         first, second = close[part].unbind(1)
         gaps = rows.pick(first + left.start) - rows.pick(second + right.start)
-        exact = torch.linalg.vecdot(gaps, gaps)
+        exact = square_norms(gaps)
         zero = exact <= ROUNDING**2 * around[first, second]
         distances[first, second] = torch.where(zero, 0.0, exact)
     return distances

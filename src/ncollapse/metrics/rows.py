@@ -140,3 +140,9 @@ def add_by_class(sums: Tensor, labels: Tensor, rows: Tensor, scale: Tensor | Non
         sums.addmm_(marks.T, rows)
     else:
         sums.index_add_(0, labels, rows if scale is None else rows * scale[:, None])
+
+
+def square_norms(rows: Tensor) -> Tensor:
+    """The squared norms of rows [c, d]."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norms.square_()

@@ -12,7 +12,7 @@ from torch import Tensor
 from .batches import check_features, check_labels, check_shape, name_rows, to_float64
 from .collapse import Moments, finish_moments, span_means, take_moments
 from .presence import Presence, find_present
-from .rows import ONE_HOT_CLASSES
+from .rows import ONE_HOT_CLASSES, square_norms
 
 STATE = ("counts", "means", "scatter", "squares", "refused")
 
@@ -107,7 +107,7 @@ class ClassStatistics:
         counts, means, squares = (presence.take(self.state[name]) for name in ("counts", "means", "squares"))
         anchor = means[int(counts.argmax())]  # a class mean: offsets are exact for features that share a large offset
         offsets, variances = means - anchor, squares / counts
-        energies = torch.linalg.vecdot(offsets, offsets) + variances
+        energies = square_norms(offsets) + variances
         moments = span_means(take_moments(counts, offsets, anchor, energies))
         scatter = self.state["scatter"]
         inside = scatter if moments.basis is None else moments.basis.T @ scatter @ moments.basis
@@ -199,13 +199,13 @@ def absorb(state: dict[str, Tensor], rows: Tensor, index: Tensor, keep: Tensor |
     gaps = torch.zeros_like(rows).index_add_(0, slot, (rows - base) * weight[:, None]) / counts.clamp_min(1.0)[:, None]
     owner = torch.zeros_like(ordered).index_copy_(0, slot, ordered)  # the class of a slot
     residuals = (rows - base - gaps[slot]) * weight[:, None]
-    squares = torch.zeros_like(weight).index_add_(0, slot, torch.linalg.vecdot(residuals, residuals))
+    squares = torch.zeros_like(weight).index_add_(0, slot, square_norms(residuals))
     before, used = state["counts"][owner], counts > 0
     share = counts / (before + counts).clamp_min(1.0)
     steps = torch.where(used[:, None], base + gaps - state["means"][owner], 0.0)
     lifted = (before * share).sqrt()[:, None] * steps
     state["scatter"] += residuals.T @ residuals + lifted.T @ lifted
-    state["squares"].index_add_(0, owner, squares + torch.linalg.vecdot(lifted, lifted))
+    state["squares"].index_add_(0, owner, squares + square_norms(lifted))
     state["means"].index_add_(0, owner, share[:, None] * steps)
     state["counts"].index_add_(0, owner, counts)
     state["refused"] += refused

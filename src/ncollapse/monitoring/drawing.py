@@ -4,20 +4,71 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ncollapse.monitoring.observation import Observation
-from ncollapse.report.figures.depth import depth_panels
-from ncollapse.report.numbers import compact
+from ncollapse.report.encoding import compact
+from ncollapse.report.figures.depth import Profile, depth_panels
 from ncollapse.report.panels import Panel, Spec, build, for_print
-from ncollapse.report.style import CLASSES, FAINT
+from ncollapse.report.style import CLASS_COLOURS, resolve
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-Reader = Callable[[Observation], float]
 PROFILES = 4
 """Epochs whose profile over depth is drawn."""
+
+
+class Curve(NamedTuple):
+    """A number of every observation, and the field of a prediction that it should reach."""
+
+    name: str
+    read: Callable[[Observation], float]
+    predicted: str = ""
+
+
+# the curves of each panel, whether the axis is logarithmic, the format of its numbers
+PANELS: tuple[tuple[tuple[Curve, ...], bool, str], ...] = (
+    ((Curve("NC1: within-class spread", lambda seen: seen.measurement.nc1),), True, ""),
+    ((Curve("NC2: classifier to simplex", lambda seen: seen.measurement.nc2),), True, ""),
+    ((Curve("NC3: classifier to class means", lambda seen: seen.measurement.nc3),), True, ""),
+    (
+        (
+            Curve("accuracy", lambda seen: seen.measurement.accuracy),
+            Curve("uniform accuracy", lambda seen: seen.measurement.uniform_accuracy),
+            Curve("NC4", lambda seen: seen.measurement.nc4),
+        ),
+        False,
+        ".0%",
+    ),
+    (
+        (
+            Curve("positive score", lambda seen: seen.measurement.positive_score.mean, "positive_score"),
+            Curve("negative score", lambda seen: seen.measurement.negative_score.mean, "negative_score"),
+            Curve("bias", lambda seen: seen.measurement.bias.mean, "bias"),
+        ),
+        False,
+        "",
+    ),
+    (
+        (
+            Curve("|W|²", lambda seen: seen.measurement.weight_energy, "weight_energy"),
+            Curve("mean |h|²", lambda seen: seen.measurement.feature_energy, "feature_energy"),
+        ),
+        False,
+        "",
+    ),
+    (
+        (
+            Curve(
+                "Certified gap to the optimum",
+                lambda seen: math.nan if seen.certificate is None else seen.certificate.gap,
+            ),
+        ),
+        True,
+        "",
+    ),
+)
 
 
 def draw_history(history: Sequence[Observation]) -> go.Figure:
@@ -26,130 +77,85 @@ def draw_history(history: Sequence[Observation]) -> go.Figure:
         raise ValueError("history: expected at least one observation, got none")
     import plotly.graph_objects as go
 
-    wanted = [
-        _panel(history, "NC1: within-class spread", {"NC1": lambda seen: seen.measurement.nc1}, log=True),
-        _panel(history, "NC2: classifier to simplex", {"NC2": lambda seen: seen.measurement.nc2}, log=True),
-        _panel(history, "NC3: classifier to class means", {"NC3": lambda seen: seen.measurement.nc3}, log=True),
-        _panel(
-            history,
-            "Accuracy and NC4",
-            {
-                "accuracy": lambda seen: seen.measurement.accuracy,
-                "uniform accuracy": lambda seen: seen.measurement.uniform_accuracy,
-                "NC4": lambda seen: seen.measurement.nc4,
-            },
-            form=".0%",
-        ),
-        _panel(
-            history,
-            "Mean scores and bias",
-            {
-                "positive score": lambda seen: seen.measurement.positive_score.mean,
-                "negative score": lambda seen: seen.measurement.negative_score.mean,
-                "bias": lambda seen: seen.measurement.bias.mean,
-            },
-            predicted=("positive_score", "negative_score", "bias"),
-        ),
-        _panel(
-            history,
-            "Energy of classifier and features",
-            {
-                "|W|²": lambda seen: seen.measurement.weight_energy,
-                "mean |h|²": lambda seen: seen.measurement.feature_energy,
-            },
-            predicted=("weight_energy", "feature_energy"),
-        ),
-        _panel(
-            history,
-            "Certified gap to the optimum",
-            {"gap": lambda seen: math.nan if seen.certificate is None else seen.certificate.gap},
-            log=True,
-        ),
-    ]
-    panels = [panel for panel in wanted if panel is not None]
+    drawn = [_draw(history, curves, log, form) for curves, log, form in PANELS]
+    panels = [panel for panel in drawn if panel is not None]
+    profiles = _choose_profiles(history)
+    panels += depth_panels(profiles)
+    figure = go.Figure(for_print(build(panels, columns=3, bottom=96 if profiles else 46, showlegend=False)))
+    title = {"text": _title(history), "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top"}
+    figure.update_layout(title=title, title_pad_t=14, margin_t=84, height=figure.layout.height + 54)
+    return figure.update_layout(paper_bgcolor="white", plot_bgcolor="white")
+
+
+def _choose_profiles(history: Sequence[Observation]) -> dict[str, Profile]:
+    """The profiles over depth of a few epochs, from the first to the last."""
     profiled = [seen for seen in history if seen.layers is not None]
-    if profiled:
-        places = sorted({round(i * (len(profiled) - 1) / (PROFILES - 1)) for i in range(PROFILES)})
-        chosen = [profiled[place] for place in places]
-        panels += depth_panels({f"epoch {s.epoch}": s.layers.to_dict() for s in chosen if s.layers is not None})
-    figure = go.Figure(for_print(build(panels, columns=3, bottom=96 if profiled else 46, showlegend=False)))
-    figure.update_layout(title={"text": _title(history), "x": 0, "xref": "paper", "y": 0.995, "yanchor": "top"})
-    figure.update_layout(margin_t=70, height=figure.layout.height + 40, paper_bgcolor="white", plot_bgcolor="white")
-    return figure
+    places = sorted({round(i * (len(profiled) - 1) / (PROFILES - 1)) for i in range(PROFILES)}) if profiled else []
+    chosen = [profiled[place] for place in places]
+    return {f"epoch {seen.epoch}": seen.layers.to_dict() for seen in chosen if seen.layers is not None}
 
 
 def _title(history: Sequence[Observation]) -> str:
-    last = history[-1].measurement
-    return (
-        f"Neural collapse over {history[-1].epoch} epochs: NC1 {last.nc1:.3g}, accuracy {last.accuracy:.1%} "
+    last, profiles = history[-1].measurement, list(_choose_profiles(history))
+    notes = []
+    if history[-1].prediction is not None:
+        notes.append("dashed: the predicted optimum")
+    if len(profiles) > 1:
+        notes.append("by layer: " + _colour_names(profiles))
+    text = (
+        f"<b>Neural collapse over {history[-1].epoch} epochs</b>: NC1 {last.nc1:.3g}, accuracy {last.accuracy:.1%} "
         f"({last.num_samples:,} samples, {last.num_classes:,} classes)"
     )
+    return text + (f"<br><sup>{'; '.join(notes)}</sup>" if notes else "")
 
 
-def _panel(
-    history: Sequence[Observation],
-    title: str,
-    readers: dict[str, Reader],
-    *,
-    log: bool = False,
-    form: str = "",
-    predicted: tuple[str, ...] = (),
-) -> Panel | None:
-    """One panel with a labelled curve a reader; None where nothing can be drawn."""
+def _colour_names(names: Sequence[str]) -> str:
+    """Names in the colours of their curves: the legend, where there is room for one line."""
+    return " · ".join(f'<span style="color:{resolve(CLASS_COLOURS[place])}">{name}</span>' for place, name in enumerate(names))
+
+
+def _draw(history: Sequence[Observation], curves: Sequence[Curve], log: bool, form: str) -> Panel | None:
+    """One panel; None where nothing can be drawn."""
     epochs = [seen.epoch for seen in history]
     prediction = history[-1].prediction
     traces: list[Spec] = []
-    labels: list[Spec] = []
-    for place, (name, read) in enumerate(readers.items()):
-        values = compact(read(seen) for seen in history)
+    for place, curve in enumerate(curves):
+        values = compact(curve.read(seen) for seen in history)
         if log:
             values = [value if value is not None and value > 0 else None for value in values]
-        drawn = [(epoch, value) for epoch, value in zip(epochs, values) if value is not None]
-        if not drawn:
+        if all(value is None for value in values):
             continue
-        colour = CLASSES[place]
-        form_here = form or ".4g"
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "name": name,
+                "name": curve.name,
                 "x": epochs,
                 "y": values,
-                "line": {"color": colour, "width": 2},
+                "line": {"color": CLASS_COLOURS[place], "width": 2},
                 "marker": {"size": 5, "maxdisplayed": 12},
-                "hovertemplate": f"epoch %{{x}}: %{{y:{form_here}}}<extra>{name}</extra>",
+                "hovertemplate": f"epoch %{{x}}: %{{y:{form or '.4g'}}}<extra>{curve.name}</extra>",
             }
         )
-        if len(readers) > 1:
-            at, value = drawn[-1]
-            height = math.log10(value) if log else value
-            labels.append(_label(name, at, height, colour, len(labels)))
-        if predicted and prediction is not None:
-            level = float(getattr(prediction, predicted[place]))
-            if math.isfinite(level):
-                traces.append(_predicted(name, epochs, level, colour))
+        level = float(getattr(prediction, curve.predicted, math.nan)) if curve.predicted else math.nan
+        if math.isfinite(level):
+            traces.append(_draw_level(f"{curve.name}, predicted", epochs, level, CLASS_COLOURS[place]))
     if not traces:
         return None
     y: Spec = {"type": "log", "exponentformat": "power"} if log else {}
-    if form:
-        y["tickformat"] = form
-    return Panel(title, traces, {"title": {"text": "epoch", "standoff": 4}}, y, labels)
+    y |= {"tickformat": form} if form else {}
+    names = [curve.name for curve in curves]
+    title = names[0] if len(names) == 1 else _colour_names(names)
+    return Panel(title, traces, {"title": {"text": "epoch", "standoff": 4}}, y)
 
 
-def _label(name: str, x: float, y: float, colour: str, place: int) -> Spec:
-    """A curve's name at its end."""
-    side = {"xanchor": "right", "yanchor": "bottom" if place % 2 == 0 else "top"}
-    return {"x": x, "y": y, "text": name, "font": {"color": colour, "size": 11}, **side}
-
-
-def _predicted(name: str, epochs: Sequence[int], level: float, colour: str) -> Spec:
+def _draw_level(name: str, epochs: Sequence[int], level: float, colour: str) -> Spec:
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": f"{name}, predicted",
+        "name": name,
         "x": [epochs[0], epochs[-1]],
         "y": [level, level],
-        "line": {"color": colour or FAINT, "width": 1.5, "dash": "dash"},
-        "hovertemplate": f"predicted {level:.4g}<extra>{name}</extra>",
+        "line": {"color": colour, "width": 1.5, "dash": "dash"},
+        "hovertemplate": f"{name}: {level:.4g}<extra></extra>",
     }

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ncollapse.features.batches import split_batch
 from ncollapse.features.extraction import Split, Taken, run_model
@@ -24,6 +25,7 @@ from ncollapse.monitoring.processes import Alone, find_processes
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+FIELDS = ("nc1", "nc2_means", "cdnv", "nearest_mean_accuracy", "means_rank")
 WIDEST_RANKED = 4096
 """The widest layer whose effective rank is measured: it takes a d x d matrix."""
 
@@ -32,15 +34,14 @@ WIDEST_RANKED = 4096
 class LayerValues:
     """How collapsed one layer's output is; fields of `Measurement` have the same meaning here.
 
-    ncc_accuracy: the share of samples whose nearest class mean is that of their own class. effective_rank: (sum of the
-    eigenvalues)^2 / sum of their squares, of the covariance of all samples: K - 1 at full collapse of balanced classes,
-    NaN for layers wider than 4096.
+    effective_rank: (sum of the eigenvalues)^2 / sum of their squares, of the covariance of all samples: K - 1 at full
+    collapse of balanced classes, NaN for layers wider than 4096.
     """
 
     nc1: float
     nc2_means: float
     cdnv: float
-    ncc_accuracy: float
+    nearest_mean_accuracy: float
     means_rank: int | None
     effective_rank: float
     dim: int
@@ -73,7 +74,7 @@ class LayerProfile(dict[str, LayerValues]):
 
 def measure_layers(
     model: nn.Module,
-    loader: Any,
+    loader: Iterable[Any],
     layers: str | Sequence[str] | None = None,
     *,
     pool: Pool = None,
@@ -144,54 +145,38 @@ class LayerSpools(dict[str, FeatureSpool]):
 
     def measure(self, num_classes: int | None) -> LayerProfile:
         """The values of every layer."""
-        return LayerProfile({name: measure_layer(spool, num_classes) for name, spool in self.items()})
+        profile = LayerProfile()
+        with warnings.catch_warnings():
+            for name, spool in self.items():
+                profile[name] = measure_layer(spool, num_classes)
+                warnings.filterwarnings("ignore", message="measure: no sample of class")  # the first layer has said it
+        return profile
 
 
 def measure_layer(spool: FeatureSpool, num_classes: int | None = None) -> LayerValues:
     """The values of one layer."""
-    found = measure(spool, num_classes=num_classes)
-    counts, means = average_classes(spool, found.num_classes)
-    accuracy, rank = compare_with_means(spool, counts, means)
+    found = measure(spool, num_classes=num_classes, fields=FIELDS)
     return LayerValues(
-        nc1=found.nc1,
-        nc2_means=found.nc2_means,
-        cdnv=found.cdnv,
-        ncc_accuracy=accuracy,
-        means_rank=found.means_rank,
-        effective_rank=rank,
+        **{name: getattr(found, name) for name in FIELDS},
+        effective_rank=measure_effective_rank(spool, found.num_samples),
         dim=found.dim,
         num_samples=found.num_samples,
     )
 
 
-def average_classes(spool: FeatureSpool, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Samples of each class [K] and the class means [K, d] in float64; 0 for a class without a sample."""
-    sums = torch.zeros(num_classes, spool.dim or 0, dtype=torch.float64, device=spool.device)
-    counts = torch.zeros(num_classes, dtype=torch.float64, device=spool.device)
-    for features, labels in spool:
-        sums.index_add_(0, labels, features.double())
-        counts.index_add_(0, labels, torch.ones_like(labels, dtype=torch.float64))
-    return counts, sums / counts.clamp_min(1.0)[:, None]
-
-
-def compare_with_means(spool: FeatureSpool, counts: Tensor, means: Tensor) -> tuple[float, float]:
-    """The share of samples nearest to their own class mean, and the effective rank of all samples."""
-    dim = means.shape[1]
-    centre = (counts[:, None] * means).sum(0) / counts.sum()
-    offsets = means - centre
-    # |h - m|^2 up to a term that all classes share, around the global mean so that nothing cancels
-    bound = torch.where(counts > 0, offsets.square().sum(1) / 2, torch.inf)
-    gram = torch.zeros(dim, dim, dtype=torch.float64, device=spool.device) if dim <= WIDEST_RANKED else None
-    right = 0
-    for features, labels in spool:
-        rows = features.double() - centre
-        right += int(((rows @ offsets.T - bound).argmax(1) == labels).sum())
-        if gram is not None:
-            gram.addmm_(rows.T, rows)
-    accuracy = right / float(counts.sum())
-    if gram is None or not bool(gram.any()):
-        return accuracy, math.nan
-    return accuracy, float(gram.trace().square() / gram.square().sum())
+def measure_effective_rank(spool: FeatureSpool, num_samples: int) -> float:
+    """(trace C)^2 / trace(C^2) of the covariance C of all samples."""
+    dim = spool.dim or 0
+    if dim > WIDEST_RANKED:
+        return math.nan
+    mean = torch.zeros(dim, dtype=torch.float64, device=spool.device)
+    for features, _ in spool:
+        mean += features.double().sum(0) / num_samples
+    gram = torch.zeros(dim, dim, dtype=torch.float64, device=spool.device)
+    for features, _ in spool:
+        rows = features.double() - mean
+        gram.addmm_(rows.T, rows)
+    return float(gram.trace().square() / gram.square().sum())  # NaN where all samples are equal
 
 
 def draw_profiles(profiles: Mapping[str, LayerProfile]) -> go.Figure:

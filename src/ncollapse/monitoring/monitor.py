@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ class Monitor:
     """See `monitor`. `history` holds the observations, `epoch` counts the calls of `step`."""
 
     model: Model
-    loader: Any
+    loader: Iterable[Any]
     every: int = 1
     problem: Problem | None = None
     samples: int | None = None
@@ -52,6 +52,7 @@ class Monitor:
     shift: bool | None = None
     ignore_index: int = -100
     min_count: int = 1
+    fields: str | Sequence[str] | None = None
     distributed: bool = True
     history: list[Observation] = field(default_factory=list)
     epoch: int = 0
@@ -136,9 +137,17 @@ class Monitor:
             for each in (spool, *outputs.values()):
                 each.keep_classes(wanted)
             counts = counts * wanted
-        measured = measure(spool, head=head, problem=self.problem)
+        with warnings.catch_warnings():
+            if self.history:
+                warnings.filterwarnings("ignore", message="measure: ")  # said at the first measurement
+            if self.min_count > 1:
+                warnings.filterwarnings(
+                    "ignore", message="measure: no sample of class"
+                )  # they were left out on request
+            measured = measure(spool, head=head, problem=self.problem, fields=self.fields)
+            profile = outputs.measure(head.num_classes) if outputs else None
         certificate = _certify(spool, counts, head, self.problem)
-        return measured, certificate, outputs.measure(head.num_classes) if outputs else None
+        return measured, certificate, profile
 
     def _warn_frozen(self, head: Head) -> None:
         """Warn once if tensors given as head= did not change while the features did."""
@@ -181,7 +190,7 @@ class Monitor:
 
 def monitor(
     model: Model,
-    loader: Any,
+    loader: Iterable[Any],
     every: int = 1,
     *,
     problem: Problem | None = None,
@@ -197,6 +206,7 @@ def monitor(
     shift: bool | None = None,
     ignore_index: int = -100,
     min_count: int = 1,
+    fields: str | Sequence[str] | None = None,
     distributed: bool = True,
 ) -> Monitor:
     """Watch a model while it trains; the training is left exactly as it would be without.
@@ -222,6 +232,7 @@ def monitor(
             None: yes for causal language models of Hugging Face, no for others. Padding (attention_mask) is left out.
         ignore_index: samples and tokens with this label are left out.
         min_count: classes with fewer samples are left out; for vocabularies with many rare tokens.
+        fields: names of the fields to measure, see `ncollapse.measure`.
         distributed: in several processes (torch.distributed) each runs the model on its share of a DataLoader's data
             set, rank 0 measures, and all get the result; every process has to call. False: this process measures all of
             the data by itself, as in `if rank == 0:`. Batches that are not a DataLoader's each process measures as they
@@ -255,6 +266,7 @@ def monitor(
         shift,
         ignore_index,
         min_count,
+        fields,
         distributed,
     )
 
@@ -266,14 +278,4 @@ def _certify(spool: FeatureSpool, counts: Tensor, head: Head, problem: Problem |
     shared = problem.batch_size is not None and problem.class_counts is None
     if not shared and int(counts.count_nonzero()) != problem.num_classes:
         return None
-    return certify(
-        spool,
-        loss=problem.loss,
-        head=head,
-        weight_decay=problem.weight_decay,
-        feature_decay=problem.feature_decay,
-        bias_decay=problem.bias_decay,
-        batch_size=problem.batch_size if shared else None,
-        class_counts=None if shared else problem.counts,
-        features_model=problem.features,
-    )
+    return certify(spool, head=head, problem=problem)

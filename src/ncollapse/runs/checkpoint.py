@@ -1,4 +1,4 @@
-"""Checkpoint files: written whole or not at all, verified by a checksum when read, the previous one kept.
+"""Checkpoint files: written whole or not at all, verified by a checksum when read, with the previous one kept.
 
 A checkpoint is one safetensors file, `checkpoint/000012-<checksum>.safetensors`: the tensors of the model and the
 optimiser, the weights of the best epoch so far, and plain values as JSON in its header. No random state is needed to
@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ class Checkpoint:
 
 
 def pack(tensors: dict[str, Tensor], values: dict[str, Any] | None = None) -> bytes:
-    """Tensors, and plain values, as the bytes of a safetensors file; equal input gives equal bytes."""
+    """Return tensors and plain values as the bytes of a safetensors file; equal input gives equal bytes."""
     from safetensors.torch import save
 
     host = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
@@ -58,31 +59,45 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
     path = folder / f"{checkpoint.epoch:06d}-{_digest(content)}.safetensors"
     write_atomic(path, content)
     for old in find(folder)[KEPT:]:
-        old.unlink()
+        old.unlink(missing_ok=True)
     return path
 
 
 def read_latest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole; damaged ones are passed over with a message. None: there is none."""
-    found = find(folder)
-    for path in found:
-        content = path.read_bytes()
-        match = NAME.fullmatch(path.name)
-        if match is None or _digest(content) != match[2]:
-            back = "starting from the beginning" if path == found[-1] else "going back to the one before"
-            log.warning("checkpoint %s is damaged; %s", path, back)
+    """Return the newest checkpoint that is whole, None if there is none."""
+    return next(read_newest_first(folder), None)
+
+
+def read_newest_first(folder: Path) -> Iterator[Checkpoint]:
+    """Read the checkpoints of a folder, newest first; damaged ones are passed over with a warning."""
+    for path in find(folder):
+        try:
+            content = path.read_bytes()
+            match = NAME.fullmatch(path.name)
+            if match is None or _digest(content) != match[2]:
+                raise ValueError("its checksum differs")
+            tensors, values = unpack(content)
+            if not isinstance(values, dict) or values.get("epoch", int(match[1])) != int(match[1]):
+                raise ValueError("its epoch is not the one in its name")
+        except Exception as error:  # the library raises its own kinds
+            log.warning("checkpoint %s is damaged (%s) and is passed over", path, error)
             continue
-        tensors, values = unpack(content)
-        return Checkpoint(int(match[1]), tensors, values)
-    return None
+        yield Checkpoint(int(match[1]), tensors, values)
 
 
 def find(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, newest first."""
+    """List the checkpoints of a folder, newest first."""
     if not folder.is_dir():
         return []
     paths = [path for path in folder.iterdir() if NAME.fullmatch(path.name)]
-    return sorted(paths, key=lambda path: (path.name[:6], path.stat().st_mtime_ns), reverse=True)
+
+    def age(path: Path) -> tuple[str, int]:
+        try:
+            return path.name[:6], path.stat().st_mtime_ns
+        except OSError:  # removed a moment ago
+            return path.name[:6], 0
+
+    return sorted(paths, key=age, reverse=True)
 
 
 def _digest(content: bytes) -> str:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import logging
 import traceback
 from pathlib import Path
 from typing import Any
 
 from ncollapse.runs import checkpoint
-from ncollapse.runs.files import append_line, read_object, write_atomic, write_json
+from ncollapse.runs.files import append_line, read_object, write_json
+from ncollapse.runs.history import PLAIN, cut_history, read_history
+from ncollapse.runs.identity import run_id
+from ncollapse.runs.lock import is_locked
+from ncollapse.runs.schema import MOST_EPOCHS, check_env, check_summary
 
 Config = dict[str, Any]
+log = logging.getLogger("ncollapse.runs")
 
 
 class RunFolder:
@@ -27,7 +32,7 @@ class RunFolder:
         return self.path.name
 
     def begin(self, config: Config, env: dict[str, Any], *, resume: bool) -> dict[str, Any] | None:
-        """Prepare the folder for a run; a finished run's summary is returned and nothing is changed.
+        """Prepare the folder for a run; if the run is finished, return its summary and change nothing.
 
         A run that has trained and has not finished is refused unless `resume`. One that failed may start again.
         """
@@ -39,26 +44,39 @@ class RunFolder:
                 f"{self.path} holds a run that has not finished: pass --resume (resume=True) to continue it, "
                 "or remove the folder to start again"
             )
-        for part in self.path.rglob(".*.part"):
-            part.unlink()  # left by a process that was killed while it wrote
+        for draft in self.path.rglob(".*.part"):
+            draft.unlink(missing_ok=True)  # left by a process that was killed while it wrote
         (self.path / "summary.json").unlink(missing_ok=True)
         self.write_json("config.json", config)
         self.write_json("env.json", self._continue_env(env))
         return None
 
     def read_finished(self, config: Config) -> dict[str, Any] | None:
-        """Return the summary of a finished run, else None; an unreadable configuration is written again."""
+        """Return the summary of a finished run, else None.
+
+        A configuration that is damaged, or not the one whose hash names the folder, is written again. What a process
+        that was killed at its very end left behind is removed.
+        """
         summary = self.read_summary()
         if summary is None or summary.get("status") != "finished":
             return None
         with contextlib.suppress(OSError):  # the summary counts even where nothing can be written
-            if read_object(self.path / "config.json") is None:
+            found = read_object(self.path / "config.json", [])
+            if found is None or run_id(found) != run_id(config):
+                log.warning("%s: its config.json was damaged and is written again", self.path)
                 self.write_json("config.json", config)
+            self._remove_leftovers()
         return summary
 
     def read_summary(self) -> dict[str, Any] | None:
-        """Return the summary, None where there is none that can be read."""
-        return read_object(self.path / "summary.json")
+        """Return the summary; None if there is no valid one."""
+        found = read_object(self.path / "summary.json", [])
+        try:
+            if found is not None:
+                check_summary(found)
+        except ValueError:
+            return None
+        return found
 
     def write_json(self, name: str, value: Any) -> None:
         """Write one file of the folder atomically."""
@@ -66,28 +84,18 @@ class RunFolder:
 
     def append(self, row: dict[str, Any]) -> None:
         """Append one row to the history."""
-        append_line(self.path / "history.jsonl", row)
+        append_line(self.path / PLAIN, row)
 
-    def truncate_history(self, epoch: int) -> None:
-        """Drop the rows of the history past an epoch, and a last line that was cut short."""
-        path = self.path / "history.jsonl"
-        if not path.exists():
-            return
-        kept = []
-        for line in path.read_bytes().splitlines():
-            try:
-                if json.loads(line)["epoch"] > epoch:
-                    break
-            except (ValueError, KeyError, TypeError):
-                break
-            kept.append(line + b"\n")
-        write_atomic(path, b"".join(kept))
+    def cut_history(self, epoch: int) -> None:
+        """Drop the rows of the history past an epoch; the readable ones before it are kept, damaged ones named."""
+        for problem in cut_history(self.path / PLAIN, epoch):
+            log.warning("%s: %s is damaged and left out: %s", self.path, PLAIN, problem)
 
     def fail(self, config: Config, error: BaseException | str, trace: str | None = None) -> None:
         """Record a failure with its traceback; a failure that is recorded already is kept.
 
-        `error` is the exception, or the reason in words with a traceback in `trace`. A disk that is too full to record
-        the failure must not hide the failure itself.
+        `error` is the exception, or the reason in words with a traceback in `trace`. A folder in which the failure
+        cannot be recorded must not hide the failure itself.
         """
         if isinstance(error, BaseException):
             reason, trace = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
@@ -98,7 +106,7 @@ class RunFolder:
             known = self.read_summary() or {}
             if known.get("status") == "failed" and known.get("traceback"):
                 return
-            if read_object(self.path / "config.json") is None:
+            if read_object(self.path / "config.json", []) is None:
                 self.write_json("config.json", config)
             epochs = dict(config.get("optim", {})).get("epochs")
             summary = {"status": "failed", "run_id": self.run_id, "epoch": self.last_epoch(), "epochs": epochs}
@@ -115,17 +123,31 @@ class RunFolder:
             for folder in created:
                 folder.rmdir()
 
+    def last_row(self, epochs: int = MOST_EPOCHS) -> dict[str, Any] | None:
+        """Return the last readable row of the history."""
+        rows = read_history(self.path, [], epochs)
+        return rows[-1] if rows else None
+
     def last_epoch(self) -> int:
-        """Return the epoch of the last whole row of the history, 0 without one."""
-        last = 0
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            for line in (self.path / "history.jsonl").read_bytes().splitlines():
-                last = int(json.loads(line)["epoch"])
-        return last
+        """Return the epoch of the last readable row of the history, 0 without one."""
+        row = self.last_row()
+        return 0 if row is None else int(row["epoch"])
+
+    def _remove_leftovers(self) -> None:
+        """Remove the checkpoints and drafts of a finished run; its process does so unless it is killed before."""
+        drafts = list(self.path.glob(".*.part"))
+        left = [*checkpoint.find(self.checkpoints), *self.checkpoints.glob(".*.part"), *drafts]
+        if left and not is_locked(self.path):
+            for path in left:
+                path.unlink(missing_ok=True)
 
     def _continue_env(self, env: dict[str, Any]) -> dict[str, Any]:
         """Keep the time of the first start, and add this one to the times of resumption."""
-        before = read_object(self.path / "env.json") or {}
+        before = read_object(self.path / "env.json", []) or {}
+        try:
+            check_env(before)
+        except ValueError:
+            return env
         if "started" not in before:
             return env
         return {**env, "started": before["started"], "resumed": [*before.get("resumed", []), env["started"]]}

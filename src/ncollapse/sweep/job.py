@@ -97,5 +97,5 @@ def execute(job: Job, emit: Callable[[dict[str, Any]], None], device: str | None
 
 
 def record_failure(job: Job, reason: str, trace: str | None) -> None:
-    """Write the failure into the run's folder, unless the run itself did already."""
+    """Write the failure into the run's folder, unless the run did so itself or the folder cannot be written."""
     RunFolder(Path(job.out) / job.run_id).fail(job.recipe, reason, trace)

@@ -13,6 +13,7 @@ import torch
 
 from ncollapse import data
 from ncollapse.data.catalogue import list_files
+from ncollapse.data.normalisation import choose_normalisation
 from ncollapse.models import Network, create
 from ncollapse.models.factory import is_factory
 from ncollapse.theory import Problem
@@ -28,7 +29,8 @@ _seeding = threading.Lock()
 def load_splits(recipe: Recipe, root: str | Path | None) -> dict[str, Samples]:
     """Read the data, hold out the validation share, take the subset and shuffle labels, in this order and seeded.
 
-    If the user's arrays have no test split, a fifth of each class is held out as one, the same for every run.
+    If the user's arrays or image folders have no test split, a fifth of each class is held out as one, the same for
+    every run.
     """
     spec = recipe.data
     train, splits = load(spec.name, root, "train"), {}
@@ -79,13 +81,15 @@ class Loaders:
     counts: tuple[int, ...]
     num_classes: int
     shape: tuple[int, ...]
+    classes: tuple[str, ...] = ()
+    """The names of the classes."""
 
 
 def make_loaders(recipe: Recipe, splits: dict[str, Samples], world: World) -> Loaders:
     """Make the loaders, in the precision and memory layout of the network; samples that fit stay on the device."""
     cuda = world.device.type == "cuda"
     form: dict[str, Any] = {
-        "normalise": data.NORMALISATION.get(recipe.data.name),
+        "normalise": choose_normalisation(recipe.data.normalise, recipe.data.name)[:2],
         "image_size": recipe.data.image_size,
         "channels": recipe.data.channels,
         "device": world.device,
@@ -102,11 +106,11 @@ def make_loaders(recipe: Recipe, splits: dict[str, Samples], world: World) -> Lo
         splits["train"], recipe.optim.batch_size, augment=recipe.augment, seed=recipe.seed, drop_last=False, **form
     )
     measured = {name: data.eval_loader(part, split_evenly(len(part)), **form) for name, part in splits.items()}
-    return Loaders(loader, measured, counts, train.num_classes, loader.shape)
+    return Loaders(loader, measured, counts, train.num_classes, loader.shape, train.classes)
 
 
 def build_model(recipe: Recipe, loaders: Loaders, world: World) -> tuple[Network, Problem | None]:
-    """Make the seeded network on its device, and the problem of the theory that its training solves, if there is one."""
+    """Make the seeded network on its device, and the theory's problem that its training solves, if there is one."""
     spec = recipe.model
     if len(loaders.shape) != 3 and not (spec.name.startswith("mlp") or is_factory(spec.name)):
         raise ValueError(

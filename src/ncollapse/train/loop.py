@@ -26,9 +26,10 @@ from ncollapse.theory import certify_if_known, predict_if_known
 from ncollapse.train import optimiser
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.build import require_data_files
-from ncollapse.train.distributed import join
-from ncollapse.train.evaluate import describe_split, measure_correct, measure_split, shorten
+from ncollapse.train.distributed import LostProcess, join
+from ncollapse.train.evaluate import describe_split, measure_classes, measure_correct, measure_split, shorten
 from ncollapse.train.recipe import Recipe
+from ncollapse.train.recover import recover_finished, selection_split, warn_of_restart
 from ncollapse.train.schedule import rate_at
 from ncollapse.train.setup import Training, prepare
 from ncollapse.train.state import tensors_of, values_of
@@ -105,15 +106,29 @@ def run(
         try:
             with switches(world.device, recipe.precision, deterministic), own_stream(world.device):
                 training = prepare(recipe, folder, world, data_root, compile, graph)
+                recovered = recover_finished(training, measure_splits)
+                if world.first and not recovered:
+                    warn_of_restart(training)
+                    folder.cut_history(training.epoch)
                 return _train(training, progress, tuple(trackers))
         except _Stop as stop:
             raise stop.cause from None
         except Exception as error:
+            lost = world.find_loss(error)
+            if lost is not None:  # no failure of the run: it can be resumed
+                raise LostProcess(f"{lost}; {_say_how_to_go_on(folder)}") from error
             if world.first and training is None and new and isinstance(error, REFUSALS):
                 folder.withdraw(new)
             elif world.first:
                 folder.fail(recipe.to_dict(), error)
             raise
+
+
+def _say_how_to_go_on(folder: RunFolder) -> str:
+    found = checkpoint.find(folder.checkpoints)
+    if not found:
+        return "it has no checkpoint yet, so the same command with --resume starts it again"
+    return f"the same command with --resume continues it after epoch {int(found[0].name[:6])}"
 
 
 def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ...]) -> dict[str, Any]:
@@ -223,7 +238,7 @@ def _certificate(run: Training, features: Tensor, labels: Tensor) -> dict[str, f
 
 def _keep_best(run: Training, record: dict[str, Any]) -> None:
     """Keep the weights of the best epoch so far: on the validation split where the recipe has one to select by."""
-    name = "validation" if run.recipe.select == "best-validation" else "test"
+    name = selection_split(run.recipe)
     if record[name]["accuracy"] > run.best["accuracy"]:
         run.best = {"epoch": record["epoch"], "accuracy": record[name]["accuracy"]}
         run.best_tensors = {key: tensor.clone() for key, tensor in run.model.state_dict().items()}
@@ -273,6 +288,8 @@ def _finish(run: Training) -> dict[str, Any]:
             summary["certificate"] = _certificate(run, features, labels)
         if name == "test":
             summary["test_correct"] = measure_correct(features, labels, run.model.head)
+        if name != "train":
+            summary[f"{name}_by_class"] = measure_classes(features, labels, run.model.head, run.loaders)
         if name != "validation":
             arrays |= figures
     steps_per_s = run.epoch * run.loaders.train.steps / run.elapsed
@@ -281,5 +298,5 @@ def _finish(run: Training) -> dict[str, Any]:
         write_atomic(folder.path / "snapshot.safetensors", checkpoint.pack(arrays))
         folder.write_json("summary.json", summary)
         for path in checkpoint.find(folder.checkpoints):
-            path.unlink()
+            path.unlink(missing_ok=True)
     return run.world.share(lambda: folder.read_summary() or summary)

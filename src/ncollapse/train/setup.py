@@ -1,4 +1,4 @@
-"""What a run holds while it trains, made ready: data, network, optimiser, step, and the last checkpoint's state."""
+"""Prepare a run: data, network, optimiser, step, and the state of its last checkpoint."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from ncollapse.models import Network
-from ncollapse.runs import checkpoint
 from ncollapse.runs.folder import RunFolder
 from ncollapse.theory import Problem
 from ncollapse.train import optimiser
-from ncollapse.train.build import Loaders, build_model, load_splits, make_loaders
+from ncollapse.train.build import Loaders, Samples, build_model, load_splits, make_loaders
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor
 from ncollapse.train.objective import Objective
 from ncollapse.train.recipe import Recipe
+from ncollapse.train.recover import find_checkpoint
 from ncollapse.train.state import restore, tensors_of
 from ncollapse.train.step import EagerStep, GraphStep, SearchStep, Tally
 
@@ -64,8 +64,12 @@ def prepare(
     data_root: str | Path | None,
     compile: bool | None,
     graph: bool | None,
+    splits: dict[str, Samples] | None = None,
 ) -> Training:
-    """Data, network, optimiser, step; then the state of the last checkpoint, if there is one."""
+    """Data, network, optimiser, step; then the state of the last checkpoint, if there is one.
+
+    `splits` are the samples where they have been read before.
+    """
     started = time.perf_counter()
     cuda, searches = world.device.type == "cuda", recipe.optim.name == "lbfgs"
     if graph and (not cuda or searches or world.size > 1):
@@ -74,7 +78,7 @@ def prepare(
         raise ValueError("optim.name = 'lbfgs' runs in one process: its line search needs the whole batch")
     graph = cuda and not searches and world.size == 1 if graph is None else graph
 
-    loaders = make_loaders(recipe, load_splits(recipe, data_root), world)
+    loaders = make_loaders(recipe, load_splits(recipe, data_root) if splits is None else splits, world)
     model, problem = build_model(recipe, loaders, world)
     if compile is None:
         alone = threading.current_thread() is threading.main_thread()
@@ -104,17 +108,22 @@ def prepare(
         step = (SearchStep if searches else EagerStep)(minimised, solver, recipe.optim, tally)
     training = Training(recipe, folder, world, loaders, model, problem, solver, step, tally, extract, started=started)
 
-    saved = checkpoint.read_latest(folder.checkpoints) if world.first else None
-    values = world.share(lambda: {} if saved is None else saved.values)
+    saved = find_checkpoint(folder, model, recipe.optim.epochs) if world.first else None
+    values, forms = world.share(lambda: ({}, {}) if saved is None else (saved.values, _describe(saved.tensors)))
     if saved is not None:
         start = saved.tensors
         best = {name: tensor for name, tensor in start.items() if name.startswith("best.")}
         training.best_tensors = {name.removeprefix("best."): tensor for name, tensor in best.items()}
-    if graph or saved is not None:
+    elif forms:  # another process has read the checkpoint: make room for what it broadcasts
+        start = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in forms.items()}
+    if graph or forms:
         restore(model, solver, start, values.get("optim", {}))
     world.broadcast(tensors_of(model, solver))
     if values:
         training.epoch, training.best, training.seconds = values["epoch"], values["best"], values["seconds"]
-    if world.first:
-        folder.truncate_history(training.epoch)
     return training
+
+
+def _describe(tensors: dict[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Shapes and types of the tensors of a checkpoint that every process holds."""
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items() if not name.startswith("best.")}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ncollapse.report.numbers import compact
+from ncollapse.report.encoding import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once
-from ncollapse.report.style import CLASSES
+from ncollapse.report.style import CLASS_COLOURS
 
 Profile = Mapping[str, Mapping[str, Any]]
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
@@ -24,10 +24,10 @@ class DepthField(NamedTuple):
 
 FIELDS = (
     DepthField("nc1", "NC1 by layer", True),
-    DepthField("nc2_means", "NC2 of the class means by layer", True),
+    DepthField("nc2_means", "NC2 of the means by layer", True),
     DepthField("cdnv", "CDNV by layer", True),
-    DepthField("ncc_accuracy", "nearest-class-mean accuracy", False, True),
-    DepthField("effective_rank", "effective rank by layer", False),
+    DepthField("nearest_mean_accuracy", "Nearest-mean accuracy by layer", False, True),
+    DepthField("effective_rank", "Effective rank by layer", False),
 )
 
 
@@ -64,7 +64,7 @@ def _draw_field(row: DepthField, profiles: Mapping[str, Profile], layers: list[s
         if row.log:
             values = [value if value is not None and value > 0 else None for value in values]
         if any(value is not None for value in values):
-            colour = CLASSES[place % len(CLASSES)]
+            colour = CLASS_COLOURS[place % len(CLASS_COLOURS)]
             traces.append(
                 {
                     "type": "scatter",
