@@ -138,6 +138,10 @@ class ClassStatistics:
             if state[name].shape != value.shape or state[name].dtype != torch.float64:
                 raise ValueError(f"{path}: {name} must be float64 of shape {tuple(value.shape)}")
         made.state = {name: state[name] for name in STATE}
+        try:
+            made.check()
+        except ValueError as error:  # `save` writes none that fail
+            raise ValueError(f"{path}: {error}") from None
         return made
 
 
