@@ -16,7 +16,7 @@ from .flat import flatten
 from .scores import Spread
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas  # type: ignore[import-untyped]
 
 NAN = math.nan
 NO_SPREAD = Spread()
