@@ -178,7 +178,7 @@ def test_epochs_of_an_id_go_before_the_common_ones(capsys):
     for word, said in (
         ("@:loss=ce", "'' after @"),
         ("@4.5", "'4.5' after @"),
-        ("@0", "epochs: must be at least 1, got 0"),
+        ("@0", "epochs: expected at least 1, got 0"),
     ):
         assert call(f"bce-vs-ce/table-11{word}", "--dry-run") == 2
         assert said in capsys.readouterr().err
@@ -235,16 +235,16 @@ def test_the_list_fits_80_columns_on_a_terminal(tmp_path, capsys, monkeypatch):
         (["bce-vs-ce/table-6:model=vgg"], "model = resnet18, resnet50, densenet121"),
         (["bce-vs-ce/table-6:model"], "must be KEY=VALUE"),
         (["bce-vs-ce/figure-3:bias_init=0", "--only", "bias_decay=0.5"], "no run of bce-vs-ce/figure-3 has all"),
-        (["bce-vs-ce/table-6", "--index", "0/3", "--dry-run"], "index=0/3"),
-        (["bce-vs-ce/table-6", "--index", "4/3", "--dry-run"], "index=4/3"),
+        (["bce-vs-ce/table-6", "--index", "0/3", "--dry-run"], "got 0/3"),
+        (["bce-vs-ce/table-6", "--index", "4/3", "--dry-run"], "got 4/3"),
         (["bce-vs-ce/table-6", "nope/table-1", "--list"], "no experiment 'nope/table-1'"),
         (["bce-vs-ce/table-6", "--only", "model=vgg"], "model = resnet18, resnet50, densenet121"),
-        (["bce-vs-ce/table-6", "--index", "3"], "must be i/n"),
+        (["bce-vs-ce/table-6", "--index", "3"], "index: expected i/n"),
         (["bce-vs-ce/table-6", "--data-root", "/nowhere"], "its files go into /nowhere/MNIST/raw"),
         (["mse-landscape/figure-2", "--time-limit", "-1"], "time_limit: expected"),
         (["mse-landscape/figure-2", "--jobs", "0"], "jobs: expected"),
         (["bce-vs-ce/table-6", "--seeds", "0"], "seeds=0"),
-        (["bce-vs-ce/table-6", "--epochs", "0"], "epochs: must be at least 1, got 0"),
+        (["bce-vs-ce/table-6", "--epochs", "0"], "epochs: expected at least 1, got 0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(words, message, capsys, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ncollapse.compare.seeds import collapse_speed, estimate, paired_difference
+from ncollapse.compare.seeds import collapse_speed, estimate, mean_interval, paired_difference, seeds_needed
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 30])
@@ -52,14 +52,55 @@ def test_pairs_with_nan_are_left_out_and_no_pair_is_nan():
 
 def test_equal_differences_give_a_point_that_claims_nothing():
     d = paired_difference([1.0, 2.0, 0.1], [1.3, 2.3, 0.4])
-    assert d.low == d.high == d.mean == pytest.approx(0.3)
+    assert d.mean == pytest.approx(0.3)
+    assert not d.has_interval
     assert not d.clear
     assert math.isnan(d.p_value)
     assert not paired_difference([1.0, 2.0], [1.0, 2.0]).clear
 
 
+def test_equal_differences_of_counted_samples_have_an_interval_as_wide_as_their_rounding():
+    """Two seeds, each one image of 360 better: as if the true values lay anywhere within half an image."""
+    image = 1 / 360
+    d = paired_difference([0.95, 0.96], [0.95 + image, 0.96 + image], resolution=image)
+    reach = stats.t.ppf(0.975, 1) * image / math.sqrt(6) / math.sqrt(2)
+    np.testing.assert_allclose([d.low, d.high], [image - reach, image + reach], rtol=1e-10)
+    rng = np.random.default_rng(0)
+    rounded = rng.uniform(-0.5, 0.5, (100_000, 2)).sum(1)
+    assert rounded.std() == pytest.approx(1 / math.sqrt(6), rel=0.01)
+    assert d.steps == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("images", "clear"), [(1, False), (2, False), (3, True), (-2, False), (-3, True)])
+def test_one_or_two_images_are_never_a_finding(images, clear):
+    image = 1 / 1000
+    first = [0.9 + 0.001 * i for i in range(20)]
+    d = paired_difference(first, [v + images * image for v in first], resolution=image, smallest=2 * image)
+    assert d.low > 0 or d.high < 0, "twenty equal differences exclude zero"
+    assert d.clear is clear
+
+
+def test_seeds_needed_is_where_the_interval_leaves_zero_out():
+    d = paired_difference([0.0, 0.0, 0.0], [0.1, 0.5, -0.2])
+    needed = seeds_needed(d)
+    std = np.std([0.1, 0.5, -0.2], ddof=1)
+    reach = [stats.t.ppf(0.975, n - 1) * std / math.sqrt(n) for n in (needed - 1, needed)]
+    assert reach[0] >= d.mean > reach[1]
+    assert seeds_needed(paired_difference([0.0, 0.0], [1.0, -1.0])) is None
+    assert seeds_needed(paired_difference([0.0], [1.0])) is None
+
+
+def test_interval_of_a_mean_is_scipys():
+    values = [0.3, 0.7, 0.1, 2.0]
+    low, high = mean_interval(estimate(values))
+    right = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
+    np.testing.assert_allclose([low, high], right, rtol=1e-10)
+    low, high = mean_interval(estimate([0.5, 0.5]), resolution=0.01)
+    assert high - low == pytest.approx(2 * stats.t.ppf(0.975, 1) * 0.01 / math.sqrt(24))
+
+
 def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match="pair up"):
+    with pytest.raises(ValueError, match="first and second: expected as many"):
         paired_difference([1.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="confidence"):
         paired_difference([1.0], [1.0], 95)

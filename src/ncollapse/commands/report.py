@@ -37,12 +37,13 @@ def main(argv: list[str]) -> int:
     args = parse_args(Args, argv, "report")
     if args.serve:
         return serve(args)
-    from ncollapse.report.page import check_place, make_report, write_page
+    from ncollapse.report import make_report
+    from ncollapse.report.html import check_output, write_page
 
     if args.folder.is_file():
         raise NotADirectoryError(f"PATH {args.folder}: is a file, not a folder of runs")
     page = args.out or args.folder / "report.html"
-    check_place(page)
+    check_output(page)
     report = make_report(args.folder)
     if args.export is not None:
         from ncollapse.report.export import export_report

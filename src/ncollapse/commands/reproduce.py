@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from ncollapse.commands.options import parse_args
+from ncollapse.commands.options import parse_args, parse_index
 from ncollapse.output import refuse_file
 
 if TYPE_CHECKING:
@@ -124,17 +124,6 @@ def parse_selections(args: Args) -> list[Selection]:
         finished = find_finished(args.out)
         selections = [use_finished(selection, finished) for selection in selections]
     return selections
-
-
-def parse_index(word: str | None) -> tuple[int, int] | None:
-    """i/n as two numbers."""
-    if word is None:
-        return None
-    try:
-        share, shares = (int(part) for part in word.split("/"))
-    except ValueError:
-        raise ValueError(f"--index {word}: must be i/n, such as 1/4") from None
-    return share, shares
 
 
 def join_repeated(argv: list[str], flag: str) -> list[str]:

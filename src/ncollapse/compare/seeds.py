@@ -25,7 +25,8 @@ class Estimate:
 class Difference:
     """Mean of the paired differences over seeds, Student's t interval and two-sided p-value; NaN where n < 2.
 
-    Where every seed gives the same difference the interval has no width, and there is no p-value either.
+    `resolution` is the smallest step of the measured values (one test image for an accuracy, 0 for a continuous
+    quantity), `smallest` the size up to which a difference is never called clear.
     """
 
     mean: float
@@ -34,11 +35,33 @@ class Difference:
     p_value: float
     n: int
     confidence: float = CONFIDENCE
+    resolution: float = 0.0
+    smallest: float = 0.0
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there is an interval: two seeds or more, and a spread or a known resolution."""
+        return math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves zero out; one without width says nothing about chance and never does."""
-        return self.low < self.high and (self.low > 0 or self.high < 0)
+        """Whether the interval excludes zero and the mean exceeds the smallest difference that counts."""
+        return self.excludes_zero and not self.too_small
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether there is an interval without zero."""
+        return self.has_interval and (self.low > 0 or self.high < 0)
+
+    @property
+    def too_small(self) -> bool:
+        """Whether the mean is one of the differences that never count."""
+        return abs(self.mean) <= self.smallest * (1 + 1e-9)
+
+    @property
+    def steps(self) -> float:
+        """The mean in steps of the resolution, such as test images; NaN without a resolution."""
+        return self.mean / self.resolution if self.resolution > 0 else math.nan
 
 
 @dataclass(frozen=True)
@@ -70,29 +93,80 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean, math.sqrt(math.fsum((v - mean) ** 2 for v in finite) / (n - 1)), n)
 
 
-def paired_difference(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE) -> Difference:
+def paired_difference(
+    first: Sequence[float],
+    second: Sequence[float],
+    confidence: float = CONFIDENCE,
+    resolution: float = 0.0,
+    smallest: float = 0.0,
+) -> Difference:
     """Difference second - first over pairs: mean +- t_{n-1} s / sqrt(n). Pairs that are not finite are left out.
+
+    Values that are multiples of `resolution` differ by rounding alone with standard deviation resolution / sqrt(6);
+    the spread s is never taken smaller than that, so that a few equal differences do not look certain. Without a
+    resolution, equal differences give no interval at all.
 
     >>> d = paired_difference([1.0, 2.0, 3.0], [2.0, 3.5, 3.9])
     >>> round(d.mean, 4), d.clear
     (1.1333, True)
     """
     if len(first) != len(second):
-        raise ValueError(f"first and second must pair up, got {len(first)} and {len(second)} values")
+        raise ValueError(f"first and second: expected as many values in each, got {len(first)} and {len(second)}")
     if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
+        raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence}")
+    if not (resolution >= 0 and smallest >= 0):
+        raise ValueError(f"resolution and smallest: expected numbers of at least 0, got {resolution} and {smallest}")
     found = estimate([b - a for a, b in zip(first, second) if math.isfinite(a) and math.isfinite(b)])
+    none = (found.mean, math.nan, math.nan, math.nan, found.n, confidence, resolution, smallest)
     if found.n < 2:
-        return Difference(found.mean, math.nan, math.nan, math.nan, found.n, confidence)
-    if found.std <= 1e-12 * max(abs(v) for v in (*first, *second) if math.isfinite(v)):
-        return Difference(found.mean, found.mean, found.mean, math.nan, found.n, confidence)
-    # the distribution function of Student's t and its inverse; scipy.stats has them too, but takes seconds to import
-    from scipy.special import stdtr, stdtrit
+        return Difference(*none)
+    rounding = 1e-12 * max(abs(v) for v in (*first, *second) if math.isfinite(v))
+    std = max(found.std if found.std > rounding else 0.0, resolution / math.sqrt(6))
+    if std == 0:
+        return Difference(*none)
+    error = std / math.sqrt(found.n)
+    reach = student_quantile(found.n - 1, confidence) * error
+    from scipy.special import stdtr
 
-    error = found.std / math.sqrt(found.n)
-    reach = float(stdtrit(found.n - 1, 0.5 + confidence / 2)) * error
     p_value = 2 * float(stdtr(found.n - 1, -abs(found.mean) / error))
-    return Difference(found.mean, found.mean - reach, found.mean + reach, p_value, found.n, confidence)
+    limits = found.mean - reach, found.mean + reach
+    return Difference(found.mean, *limits, p_value, found.n, confidence, resolution, smallest)
+
+
+def mean_interval(found: Estimate, confidence: float = CONFIDENCE, resolution: float = 0.0) -> tuple[float, float]:
+    """Student's t interval of a mean over seeds; NaN for fewer than two.
+
+    The spread is never taken smaller than that of rounding to multiples of `resolution`, resolution / sqrt(12).
+    """
+    if found.n < 2:
+        return math.nan, math.nan
+    std = max(found.std, resolution / math.sqrt(12))
+    reach = student_quantile(found.n - 1, confidence) * std / math.sqrt(found.n)
+    return found.mean - reach, found.mean + reach
+
+
+def seeds_needed(difference: Difference, most: int = 1000) -> int | None:
+    """With how many seeds in all an interval of the same spread would exclude zero; None where that takes too many.
+
+    >>> d = paired_difference([1.0, 1.0, 1.0], [1.2, 1.5, 0.9])
+    >>> d.clear, seeds_needed(d)
+    (False, 12)
+    """
+    if not difference.has_interval or difference.mean == 0:
+        return None
+    reach = (difference.high - difference.low) / 2
+    std = reach * math.sqrt(difference.n) / student_quantile(difference.n - 1, difference.confidence)
+    for n in range(2, most + 1):
+        if student_quantile(n - 1, difference.confidence) * std / math.sqrt(n) < abs(difference.mean):
+            return n
+    return None
+
+
+def student_quantile(freedom: int, confidence: float) -> float:
+    """The two-sided quantile of Student's t distribution; scipy.stats has it too, but takes seconds to import."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.5 + confidence / 2))
 
 
 def collapse_speed(

@@ -12,7 +12,7 @@ from ncollapse.runs.identity import setting_key, settings_key, settings_of
 from ncollapse.runs.record import RunRecord, get_nested
 
 LOSSES = {"ce": "CE", "bce": "BCE", "focal": "Focal", "ls": "LS", "mse": "MSE"}
-# What tells variants apart is asked in this order; a setting that only follows an earlier one is not repeated.
+# Labels name the settings that differ, in this order; a setting that follows from earlier ones is left out.
 PRIORITY = (
     "data.name",
     "model.name",
@@ -22,7 +22,8 @@ PRIORITY = (
     "decays.bias",
     "model.bias_init",
 )
-START = "model.bias_init"
+GOES_WITH_LOSS = ("model.bias_init", "optim.lr", "optim.weight_decay")
+"""Settings that may be chosen for each loss (by a recipe, or by tuning) without making losses incomparable."""
 WORDS = {
     "decays.weight": "λW",
     "decays.feature": "λH",
@@ -36,6 +37,7 @@ WORDS = {
     "loss.kappa": "κ",
     "loss.beta": "β",
 }
+UNSET = {"data.subset": "all samples", "model.feature_dim": "the network's own d"}
 PLAIN = ("data.name", "model.name", "optim.name", "model.head", "schedule.name")
 CASES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "lbfgs": "L-BFGS"}
 
@@ -73,7 +75,7 @@ class Variant:
 def group_runs(records: Sequence[RunRecord]) -> list[Variant]:
     """Group runs by everything but seed and name, losses in a fixed order; runs without a readable loss stay out.
 
-    Of the records of one configuration and seed one is kept: copies are no further seeds.
+    Of several records of one configuration and seed one is kept, because copies are no further seeds.
     """
     known = [copies[0] for copies in gather_copies(records)]
     flat = {id(r): settings_of(r.config) for r in known}
@@ -81,23 +83,26 @@ def group_runs(records: Sequence[RunRecord]) -> list[Variant]:
     for record in known:
         groups.setdefault(settings_key(flat[id(record)]), []).append(record)
     heads = [flat[id(group[0])] for group in groups.values()]
-    between = _telling([{k: v for k, v in head.items() if not k.startswith("loss.")} for head in heads])
+    between = _distinguishing([{k: v for k, v in head.items() if not k.startswith("loss.")} for head in heads])
     contexts = _contexts(heads)
+    params: dict[str, list[str]] = {}
+    for loss in dict.fromkeys(str(head.get("loss.name")) for head in heads):
+        same = [head for head in heads if str(head.get("loss.name")) == loss]
+        params[loss] = _distinguishing([{k: v for k, v in head.items() if k.startswith("loss.")} for head in same])
+    order = list(LOSSES)
     variants = []
     for group in groups.values():
         own = flat[id(group[0])]
         loss = str(own.get("loss.name"))
-        same = [head for head in heads if str(head.get("loss.name")) == loss]
-        params = _telling([{k: v for k, v in head.items() if k.startswith("loss.")} for head in same])
-        settings = {key: own.get(key) for key in (*params, *between)}
-        label = " · ".join([LOSSES.get(loss, loss), *(_phrase(key, value) for key, value in settings.items())])
+        names = [*params[loss], *between]
+        settings = {key: own[key] for key in names if key in own}
+        label = " · ".join([LOSSES.get(loss, loss), *(phrase(key, value) for key, value in settings.items())])
         context = contexts[settings_key(own)]
         ordered = sorted(group, key=lambda r: (r.seed is None, r.seed or 0, r.run_id))
-        variants.append(Variant(label, loss, settings, context, tuple(ordered)))
-    order = list(LOSSES)
-    return sorted(
-        variants, key=lambda v: (order.index(v.loss) if v.loss in order else len(order), _sortable(v.settings))
-    )
+        place = order.index(loss) if loss in order else len(order)
+        key = place, [_sortable(own.get(name)) for name in names]
+        variants.append((key, Variant(label, loss, settings, context, tuple(ordered))))
+    return [variant for _, variant in sorted(variants, key=lambda pair: pair[0])]
 
 
 def gather_copies(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
@@ -146,41 +151,57 @@ def predicted(record: RunRecord) -> dict[str, Any]:
 def _contexts(heads: list[dict[str, Any]]) -> dict[str, str]:
     """What each configuration shares with those it is compared with, by its key: everything but the loss.
 
-    A bias's start that goes with the loss, as in bce-vs-ce's settings 3 to 6, keeps losses comparable: it is left out
-    where no loss has two of them.
+    Settings that go with the loss, such as the initial bias in bce-vs-ce's settings 3 to 6 or a tuned learning rate,
+    keep losses comparable: they are left out where no loss has two values of them.
     """
     shared = [{k: v for k, v in head.items() if not k.startswith("loss.")} for head in heads]
-    wide = [settings_key(settings, START) for settings in shared]
-    starts: dict[tuple[str, str], set[str]] = {}
+    wide = [settings_key(settings, *GOES_WITH_LOSS) for settings in shared]
+    chosen: dict[tuple[str, str], set[str]] = {}
     for head, context in zip(heads, wide):
-        starts.setdefault((context, str(head.get("loss.name"))), set()).add(str(head.get(START)))
-    twice = {context for (context, _), values in starts.items() if len(values) > 1}
+        values = str([head.get(key) for key in GOES_WITH_LOSS])
+        chosen.setdefault((context, str(head.get("loss.name"))), set()).add(values)
+    twice = {context for (context, _), values in chosen.items() if len(values) > 1}
     return {
         settings_key(head): settings_key(settings) if context in twice else context
         for head, settings, context in zip(heads, shared, wide)
     }
 
 
-def _telling(heads: list[dict[str, Any]]) -> list[str]:
+def _distinguishing(heads: list[dict[str, Any]]) -> list[str]:
     """The settings that tell configurations apart, leaving out those that follow from earlier ones."""
     names = [*PRIORITY, *sorted({k for head in heads for k in head} - set(PRIORITY))]
     chosen: list[str] = []
-    parts = 1
+    parts = [0] * len(heads)  # heads with equal numbers agree in all chosen settings
     for name in (n for n in names if n not in ("seed", "name", "loss.name")):
-        split = len({json.dumps([head.get(k) for k in (*chosen, name)], default=str) for head in heads})
-        if split > parts:
+        numbers: dict[tuple[int, str], int] = {}
+        split = [
+            numbers.setdefault((part, json.dumps(head.get(name), default=str)), len(numbers))
+            for part, head in zip(parts, heads)
+        ]
+        if len(numbers) > len(set(parts)):
             chosen.append(name)
             parts = split
     return chosen
 
 
-def _phrase(key: str, value: Any) -> str:
+def phrase(key: str, value: Any) -> str:
+    """A setting in words.
+
+    >>> phrase("decays.bias", 5e-4), phrase("data.subset", None), phrase("model.bias", False)
+    ('λb 0.0005', 'all samples', 'no bias')
+    """
+    word = WORDS.get(key, key.rsplit(".", 1)[-1].replace("_", " "))
+    if value is None or value is False:
+        return UNSET.get(key, f"no {word}")
+    if value is True:
+        return word
+    if isinstance(value, (list, tuple)):
+        return f"{word} {', '.join(map(str, value)) or 'none'}"
     text = f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value)
     if key in PLAIN:
         return CASES.get(text, text)
-    return f"{WORDS.get(key, key.rsplit('.', 1)[-1])} {text}"
+    return f"{word} {text}"
 
 
-def _sortable(settings: dict[str, Any]) -> list[tuple[int, float, str]]:
-    values = settings.values()
-    return [(0, float(v), "") if isinstance(v, (int, float)) else (1, 0.0, str(v)) for v in values]
+def _sortable(value: Any) -> tuple[int, float, str]:
+    return (0, float(value), "") if isinstance(value, (int, float)) else (1, 0.0, str(value))

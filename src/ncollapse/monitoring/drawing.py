@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ncollapse.monitoring.observation import Observation
+from ncollapse.report.encoding import compact
 from ncollapse.report.figures.depth import Profile, depth_panels
-from ncollapse.report.numbers import compact
 from ncollapse.report.panels import Panel, Spec, build, for_print
-from ncollapse.report.style import CLASSES
+from ncollapse.report.style import CLASS_COLOURS, resolve
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -111,7 +111,7 @@ def _title(history: Sequence[Observation]) -> str:
 
 def _colour_names(names: Sequence[str]) -> str:
     """Names in the colours of their curves: the legend, where there is room for one line."""
-    return " · ".join(f'<span style="color:{CLASSES[place]}">{name}</span>' for place, name in enumerate(names))
+    return " · ".join(f'<span style="color:{resolve(CLASS_COLOURS[place])}">{name}</span>' for place, name in enumerate(names))
 
 
 def _draw(history: Sequence[Observation], curves: Sequence[Curve], log: bool, form: str) -> Panel | None:
@@ -132,14 +132,14 @@ def _draw(history: Sequence[Observation], curves: Sequence[Curve], log: bool, fo
                 "name": curve.name,
                 "x": epochs,
                 "y": values,
-                "line": {"color": CLASSES[place], "width": 2},
+                "line": {"color": CLASS_COLOURS[place], "width": 2},
                 "marker": {"size": 5, "maxdisplayed": 12},
                 "hovertemplate": f"epoch %{{x}}: %{{y:{form or '.4g'}}}<extra>{curve.name}</extra>",
             }
         )
         level = float(getattr(prediction, curve.predicted, math.nan)) if curve.predicted else math.nan
         if math.isfinite(level):
-            traces.append(_draw_level(f"{curve.name}, predicted", epochs, level, CLASSES[place]))
+            traces.append(_draw_level(f"{curve.name}, predicted", epochs, level, CLASS_COLOURS[place]))
     if not traces:
         return None
     y: Spec = {"type": "log", "exponentformat": "power"} if log else {}

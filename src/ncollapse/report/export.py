@@ -11,7 +11,7 @@ from typing import Any
 
 from ncollapse.console import clean
 from ncollapse.output import find_file_in_the_way
-from ncollapse.report.page import Report
+from ncollapse.report.content import Report
 from ncollapse.report.panels import Figure, arrange, for_print
 from ncollapse.report.tables import Table
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from ncollapse.compare.variants import Variant
+from ncollapse.compare import Variant
 from ncollapse.runs.identity import setting_key
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -130,26 +130,42 @@ def read_run(path: str | Path) -> RunRecord:
     """
     folder = Path(path)
     notes: list[str] = []
-    config = _read_checked(folder / "config.json", check_config, notes, needed=True)
+    config, summary = _read_config_and_summary(folder, notes)
     env = _read_checked(folder / "env.json", check_env, notes)
+    epochs = get_nested(config or {}, "optim.epochs")
+    history = read_history(folder, notes, int(epochs) if isinstance(epochs, (int, float)) else MOST_EPOCHS)
+    status = _find_status(folder, config, summary, notes)
+    return RunRecord(folder, folder.name, config or {}, env or {}, history, summary, status, tuple(notes))
+
+
+def read_status(path: str | Path) -> Status:
+    """Return the status of a run folder as `read_run` gives it, without reading the history."""
+    notes: list[str] = []
+    config, summary = _read_config_and_summary(Path(path), notes)
+    return _find_status(Path(path), config, summary, notes)
+
+
+def _read_config_and_summary(folder: Path, notes: list[str]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    config = _read_checked(folder / "config.json", check_config, notes, needed=True)
     summary = _read_checked(folder / "summary.json", check_summary, notes)
     if config is not None and (mismatch := _find_mismatch(folder.name, config, summary)):
         notes.append(mismatch)
         config = None
-    epochs = get_nested(config or {}, "optim.epochs")
-    history = read_history(folder, notes, int(epochs) if isinstance(epochs, (int, float)) else MOST_EPOCHS)
-    status: Status
+    return config, summary
+
+
+def _find_status(
+    folder: Path, config: dict[str, Any] | None, summary: dict[str, Any] | None, notes: list[str]
+) -> Status:
     said = (summary or {}).get("status")
     if config is None or (summary is None and os.path.lexists(folder / "summary.json")):
-        status = "corrupt"
-    elif said == "finished" or said == "failed":
-        status = said
-    elif said not in (None, "interrupted", "running"):
+        return "corrupt"
+    if said == "finished" or said == "failed":
+        return cast(Status, said)
+    if said not in (None, "interrupted", "running"):
         notes.append(f"summary.json: status: expected finished, failed or interrupted, got {said!r}")
-        status = "corrupt"
-    else:
-        status = "running" if is_locked(folder) else "interrupted"
-    return RunRecord(folder, folder.name, config or {}, env or {}, history, summary, status, tuple(notes))
+        return "corrupt"
+    return "running" if is_locked(folder) else "interrupted"
 
 
 def read_runs(folder: str | Path) -> list[RunRecord]:
@@ -158,18 +174,23 @@ def read_runs(folder: str | Path) -> list[RunRecord]:
     A folder that does not exist raises FileNotFoundError; one without runs gives an empty list. Children that may not
     be read (such as `lost+found`) are passed over: they hold no runs of this user.
     """
+    return [read_run(path) for path in find_runs(folder)]
+
+
+def find_runs(folder: str | Path) -> list[Path]:
+    """The run folders that `read_runs` reads, in its order."""
     root = Path(folder)
     if not root.is_dir():
         raise FileNotFoundError(f"no folder {str(root)!r} to read runs from")
     if is_run(root):
-        return [read_run(root)]
-    found: list[RunRecord] = []
+        return [root]
+    found: list[Path] = []
     for child in _list_folders(root):
         if is_run(child):
-            found.append(read_run(child))
+            found.append(child)
         else:
             try:
-                found += [read_run(grandchild) for grandchild in _list_folders(child) if is_run(grandchild)]
+                found += [grandchild for grandchild in _list_folders(child) if is_run(grandchild)]
             except OSError:
                 continue
     return found

@@ -44,6 +44,9 @@ class Prediction(Optimum):
         rank: how many dimensions the optimum needs; the prediction holds in every dimension that is no smaller.
         separates: whether the bias lies between the negative and the positive scores, in every class (bce-vs-ce
             Lemma C.9, corrected).
+        unique: False where other scores are optimal too (two classes, ReLU features and a bias without decay: the
+            features of one class may shrink to 0 while the two biases move apart). A common shift of the biases under a
+            loss of logit differences, and rotations of W and H, do not count.
         critical_bias_decay: the bias decay above which the phase is saturated (inf: never).
         separation_mu, collapse_mu: the mu = sqrt(n weight_decay feature_decay) from which on classes are no longer
             separated, and from which on W = H = 0.

@@ -13,6 +13,7 @@ import torch
 
 from ncollapse import data
 from ncollapse.data.catalogue import list_files
+from ncollapse.data.normalisation import choose_normalisation
 from ncollapse.models import Network, create
 from ncollapse.models.factory import is_factory
 from ncollapse.theory import Problem
@@ -28,7 +29,8 @@ _seeding = threading.Lock()
 def load_splits(recipe: Recipe, root: str | Path | None) -> dict[str, Samples]:
     """Read the data, hold out the validation share, take the subset and shuffle labels, in this order and seeded.
 
-    If the user's arrays have no test split, a fifth of each class is held out as one, the same for every run.
+    If the user's arrays or image folders have no test split, a fifth of each class is held out as one, the same for
+    every run.
     """
     spec = recipe.data
     train, splits = load(spec.name, root, "train"), {}
@@ -87,7 +89,7 @@ def make_loaders(recipe: Recipe, splits: dict[str, Samples], world: World) -> Lo
     """Make the loaders, in the precision and memory layout of the network; samples that fit stay on the device."""
     cuda = world.device.type == "cuda"
     form: dict[str, Any] = {
-        "normalise": data.NORMALISATION.get(recipe.data.name),
+        "normalise": choose_normalisation(recipe.data.normalise, recipe.data.name)[:2],
         "image_size": recipe.data.image_size,
         "channels": recipe.data.channels,
         "device": world.device,

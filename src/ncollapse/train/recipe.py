@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ncollapse.data.augment import Augment
+from ncollapse.data.normalisation import choose_normalisation
 from ncollapse.runs.identity import run_id
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class DataSpec:
     """Scale images to this side length in pixels; required for image folders."""
     channels: int | None = None
     """Repeat the one channel of grey images this many times."""
+    normalise: str = "auto"
+    """How pixels are normalised: auto (recipe where the data set has one, else none), none, recipe, imagenet, or
+    MEAN,.../STD,... by channel."""
     seed: int = 0
     """The seed of the subset, the validation split and the random labels."""
 
@@ -61,6 +65,13 @@ class DataSpec:
         check(all(n >= 0 for n in self.per_class_counts or ()), *_at(self, "data.per_class_counts"), ">= 0 everywhere")
         check(self.step_imbalance is None or self.step_imbalance >= 1, *_at(self, "data.step_imbalance"), ">= 1")
         check(self.long_tail is None or self.long_tail >= 1, *_at(self, "data.long_tail"), ">= 1")
+        words = "auto, none, recipe, imagenet or MEAN,.../STD,... for training"
+        check(self.normalise != "model", "data.normalise", self.normalise, words)
+        if self.normalise != "auto":
+            try:
+                choose_normalisation(self.normalise, self.name)
+            except ValueError as error:
+                raise ValueError(f"recipe: data.{error}") from None
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ncollapse.report.numbers import compact
+from ncollapse.report.encoding import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once
-from ncollapse.report.style import CLASSES
+from ncollapse.report.style import CLASS_COLOURS
 
 Profile = Mapping[str, Mapping[str, Any]]
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
@@ -64,7 +64,7 @@ def _draw_field(row: DepthField, profiles: Mapping[str, Profile], layers: list[s
         if row.log:
             values = [value if value is not None and value > 0 else None for value in values]
         if any(value is not None for value in values):
-            colour = CLASSES[place % len(CLASSES)]
+            colour = CLASS_COLOURS[place % len(CLASS_COLOURS)]
             traces.append(
                 {
                     "type": "scatter",

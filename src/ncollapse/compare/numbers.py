@@ -1,14 +1,8 @@
-"""Numbers as the page writes them: few digits, real minus signs, and compact arrays for the figures."""
+"""Numbers as sentences, tables and the page write them: few digits, real minus signs, powers of ten in words."""
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from collections.abc import Iterable
-from typing import Any
-
-import numpy as np
 
 from ncollapse.compare.seeds import Difference, Estimate
 
@@ -81,13 +75,50 @@ def show_difference(value: Difference, percent: bool = False) -> tuple[str, str]
     mean, low, high = (scale * v for v in (value.mean, value.low, value.high))
     if value.n == 1:
         return show(mean, 3, sign=True), "one seed: no interval"
-    reach, largest = (high - low) / 2, max(abs(low), abs(high))
-    if low == high:
+    if not value.has_interval:
         return show(mean, 3, sign=True), f"the same in {name_all(value.n)}"
+    reach, largest = (high - low) / 2, max(abs(low), abs(high))
     exponent = 0 if largest >= 1e-3 or largest < SMALLEST else math.floor(math.log10(largest))
     power = f"·10{_raise(exponent)}" if exponent else ""
     centre, left, right = (_fix(v / 10.0**exponent, reach / 5 / 10.0**exponent, True) for v in (mean, low, high))
     return centre + power, f"[{left}, {right}]{power}"
+
+
+def show_ratio(value: Difference) -> tuple[str, str]:
+    """A ratio and its interval, from the paired difference of natural logarithms.
+
+    >>> show_ratio(Difference(math.log(1.5), math.log(1.2), math.log(1.875), 0.01, 3))
+    ('×1.5', '[×1.2, ×1.88]')
+    """
+    if value.n == 0:
+        return MISSING, ""
+    head = f"×{show_factor(value.mean)}"
+    if value.n == 1:
+        return head, "one seed: no interval"
+    if not value.has_interval:
+        return head, f"the same in {name_all(value.n)}"
+    return head, f"[×{show_factor(value.low)}, ×{show_factor(value.high)}]"
+
+
+def show_factor(logarithm: float) -> str:
+    """A factor from its natural logarithm, to three digits.
+
+    >>> show_factor(math.log(0.25)), show_factor(math.log(1234.5))
+    ('0.25', '1234')
+    """
+    return show(math.exp(min(700.0, logarithm)), 3)
+
+
+def show_images(value: Difference) -> str:
+    """A difference of rates as a number of samples, nothing where the rate does not count samples.
+
+    >>> show_images(Difference(0.01, -0.01, 0.03, 0.5, 3, resolution=1 / 360))
+    '3.6 images'
+    """
+    if not math.isfinite(value.steps):
+        return ""
+    size = f"{abs(value.steps):.1f}".removesuffix(".0")
+    return f"{size} image" if size == "1" else f"{size} images"
 
 
 def name_all(seeds: int) -> str:
@@ -113,42 +144,3 @@ def _raise(exponent: int) -> str:
 def deviation(value: float, reference: float) -> float:
     """Relative deviation (value - reference) / |reference|; NaN where the reference is 0."""
     return (value - reference) / abs(reference) if reference else math.nan
-
-
-def keep(text: str) -> str:
-    """Text for a cell of a table, whose lines break after commas, colons and dots alone, and before an interval.
-
-    >>> keep("theory 3.771, +0.18 %").split(" ")
-    ['theory\xa03.771,', '+0.18\xa0%']
-    """
-    held = text.replace(" ", "\u00a0").replace("\u00a0[", " [")
-    return re.sub(r"([,:·])\u00a0(?![^\[\]]*\])", r"\1 ", held)
-
-
-def compact(values: Iterable[Any], digits: int = 5) -> list[float | int | None]:
-    """Numbers rounded to some significant digits for the page's JSON, None where not finite.
-
-    >>> compact([1.0, 0.123456789, float("nan")])
-    [1, 0.12346, None]
-    """
-    rounded: list[float | int | None] = []
-    for value in values:
-        if value is None or not math.isfinite(value):
-            rounded.append(None)
-            continue
-        short = float(f"{value:.{digits}g}")
-        rounded.append(int(short) if short.is_integer() and abs(short) < 1e15 else short)
-    return rounded
-
-
-def compact_matrix(matrix: np.ndarray, digits: int = 3) -> list[list[float | int | None]]:
-    """A matrix rounded likewise."""
-    return [compact(row, digits) for row in np.asarray(matrix, dtype=np.float64).tolist()]
-
-
-def embed(value: Any) -> str:
-    """JSON that may stand inside a script element: no "<", ">", "&" nor line separators can end or open anything."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
