@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ncollapse.frames import etf_gram
+from ncollapse.frames import etf_gram, gram_distance
 
 from .rows import ROUNDING, Rows, dot
 
@@ -158,8 +158,7 @@ def distance_to_simplex(left: Rows, right: Rows) -> float:
     """
     classes = len(left)
     if classes <= left.dim + 1:
-        gram = left.whole() @ right.whole().T
-        return distance_of_directions(gram, etf_gram(classes).to(gram))
+        return float(gram_distance(left.whole() @ right.whole().T, etf_gram(classes)))
     size = norm_of_product(left, right)
     overlap = float(dot(left.centre(), right.centre())) / math.sqrt(classes - 1)
     return math.sqrt(max(2 - 2 * overlap / size, 0.0)) if size > 0 else math.nan
@@ -245,11 +244,6 @@ def distance_of_rows(left: Rows, right: Rows | _Scaled) -> float:
     for part in left.parts():
         square += (left.block(part) / sizes[0] - right.block(part) / sizes[1]).square().sum()
     return float(left.add_up(square).sqrt())
-
-
-def distance_of_directions(left: Tensor, right: Tensor) -> float:
-    """| A / |A|_F - B / |B|_F |_F."""
-    return float(frobenius(left / frobenius(left) - right / frobenius(right)))
 
 
 def frobenius(matrix: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .fields import FIELDS
-from .flat import flatten
+from .flattening import flatten
 from .scores import Spread
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from .classifier import HeadLike
 from .curves import draw_curves
 from .decay_fields import Decays
 from .fields import FIELDS
-from .flat import flatten
+from .flattening import flatten
 from .measurement import Measurement
 from .measuring import Batches, measure
 from .rows import ONE_HOT_CLASSES
