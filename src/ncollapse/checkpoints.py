@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ncollapse import data
-from ncollapse.data import EvalLoader
+from ncollapse.data import EvalLoader, FolderEvalLoader
 from ncollapse.data.normalisation import Normalisation, choose_normalisation
 from ncollapse.features import extract
 from ncollapse.metrics import Measurement, measure
@@ -53,10 +53,9 @@ def measure_checkpoint(
     samples = data.load(dataset, root, split)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
-    def read(chosen: Normalisation | None) -> EvalLoader:
+    def read(chosen: Normalisation | None) -> EvalLoader | FolderEvalLoader:
         pixels = None if chosen is None else (chosen.mean, chosen.std)
-        form = {"image_size": image_size, "channels": channels, "device": place}
-        return data.eval_loader(samples, 512, normalise=pixels, **form)
+        return data.eval_loader(samples, 512, normalise=pixels, image_size=image_size, channels=channels, device=place)
 
     chosen = None if normalise == "model" else choose_normalisation(normalise, dataset)
     batches = read(chosen)

@@ -97,7 +97,7 @@ class FeatureSpool:
     @property
     def labels(self) -> tuple[Tensor, ...]:
         """The labels of every batch on the host."""
-        return self._labels[: self._count].split(self._sizes) if self._sizes else ()
+        return torch.split(self._labels[: self._count], self._sizes) if self._sizes else ()
 
     def keep_classes(self, wanted: Tensor) -> None:
         """Read only the samples whose class is marked in `wanted`, bool [K]."""

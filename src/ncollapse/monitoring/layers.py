@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,7 @@ class LayerProfile(dict[str, LayerValues]):
 
 def measure_layers(
     model: nn.Module,
-    loader: Any,
+    loader: Iterable[Any],
     layers: str | Sequence[str] | None = None,
     *,
     pool: Pool = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ class Monitor:
     """See `monitor`. `history` holds the observations, `epoch` counts the calls of `step`."""
 
     model: Model
-    loader: Any
+    loader: Iterable[Any]
     every: int = 1
     problem: Problem | None = None
     samples: int | None = None
@@ -190,7 +190,7 @@ class Monitor:
 
 def monitor(
     model: Model,
-    loader: Any,
+    loader: Iterable[Any],
     every: int = 1,
     *,
     problem: Problem | None = None,
