@@ -131,7 +131,7 @@ def faster_under_bce(runs: Runs, fields: Sequence[str], *, mostly: bool = False)
 
 
 def higher_under_bce(runs: Runs, field: str, what: str, *, mostly: bool = False) -> Claim:
-    """BCE is above CE in that field in every pair of runs, or, with `mostly`, in more than half of them."""
+    """BCE is above CE in that field in every pair of runs, or, with `mostly`, in more than half of three or more."""
     gains = [100 * (bce.final(field) - ce.final(field)) for _, ce, bce in pair_losses(runs)]
     gains = [gain for gain in gains if math.isfinite(gain)]
     text = f"BCE raises {what} over CE" + " in most cases" * mostly
@@ -139,6 +139,8 @@ def higher_under_bce(runs: Runs, field: str, what: str, *, mostly: bool = False)
         return Claim(text, None, BOTH_LOSSES)
     raised = sum(gain > 0 for gain in gains)
     detail = ", ".join(f"{gain:+.2f}" for gain in gains) + " points"
+    if mostly and len(gains) < 3:
+        return Claim(text, None, f"{detail}; three pairs of runs are needed")
     return Claim(text, raised > len(gains) / 2 if mostly else raised == len(gains), detail)
 
 
