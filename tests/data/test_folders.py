@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from ncollapse.data import (
-    MissingSplit,
     Augment,
     DeviceLoader,
     EvalLoader,
     FolderEvalLoader,
     FolderLoader,
+    MissingSplit,
     decoding,
     eval_loader,
     folders,

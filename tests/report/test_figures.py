@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from ncollapse.report.figures.features import draw_embedding, subsample
 from ncollapse.report.figures.frames import grams
 from ncollapse.report.figures.phases import DECAYS, map_phases, outline
 from ncollapse.report.layout import load_snapshots
-from ncollapse.report.panels import GAP_Y, ROW, arrange, for_print, legend_height, merge_alike
+from ncollapse.report.panels import ROW, arrange, for_print, legend_height, merge_alike
 from ncollapse.runs.record import read_runs
 from reference.runs import write_comparison, write_run
 
@@ -155,13 +156,15 @@ def test_phase_map_is_the_predictions():
     assert len(names) >= 3
     # the border between the two large phases is the closed form's own
     column = next(c for c in columns if c.phases == ("orthogonal-frame", "saturated"))
-    own = nc.predict("bce", num_classes=10, per_class=1, weight_decay=column.mu, feature_decay=column.mu, features="relu")
+    own = nc.predict(
+        "bce", num_classes=10, per_class=1, weight_decay=column.mu, feature_decay=column.mu, features="relu"
+    )
     assert column.borders[0] == pytest.approx(own.critical_bias_decay, rel=0.01)
 
 
 def test_phase_regions_leave_no_holes():
     columns = map_phases("bce", "{}", 10, "relu", True, 1e-4)
-    for before, after in zip(columns, columns[1:]):
+    for before, after in pairwise(columns):
         assert before.phases == after.phases or after.mu / before.mu < 1.01, "every change has columns on both sides"
     area = 0.0
     for phase in {phase for column in columns for phase in column.phases}:
@@ -226,9 +229,8 @@ def test_pointers_show_rates_as_their_axis_does(report):
 
 
 def test_long_names_get_room_below_the_violins(tmp_path):
-    for name in ("x" * 60, "y" * 60):
-        write_run(tmp_path, {"model.name": name, "optim.epochs": 2})
+    for name in "vwxyz":
+        write_run(tmp_path, {"model.name": name * 60, "optim.epochs": 2})
     layout = next(f for f in make_report(tmp_path).figures if f.id == "scores").spec["layout"]
     assert layout["xaxis"]["tickangle"] == -90
     assert layout["margin"]["b"] >= 60 * 6.5
-    assert layout["meta"]["gap_y"] > layout["margin"]["b"] > GAP_Y

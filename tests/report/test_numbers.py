@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncollapse.compare.seeds import Difference, Estimate
 from ncollapse.compare.numbers import deviation, show, show_difference, show_estimate
+from ncollapse.compare.seeds import Difference, Estimate
 from ncollapse.report.encoding import compact, compact_matrix, embed
 
 

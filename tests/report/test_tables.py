@@ -14,8 +14,8 @@ from ncollapse.compare import QUANTITIES, compare_records, compare_runs
 from ncollapse.compare.seeds import Difference
 from ncollapse.compare.variants import group_runs
 from ncollapse.report import make_report
-from ncollapse.report.export import escape_latex, export_table, format_latex
 from ncollapse.report.encoding import limit_breaks
+from ncollapse.report.export import escape_latex, export_table, format_latex
 from ncollapse.report.html import render
 from ncollapse.report.published import find_published
 from ncollapse.report.run_tables import tabulate_classes
@@ -48,7 +48,7 @@ def test_one_seed_is_said_on_the_page(tmp_path):
     report = make_report(tmp_path)
     table = next(t for t in report.tables if t.id == "summary")
     assert any("One seed per variant" in note for note in table.notes)
-    assert table.rows[0][3].lines == ("one seed: no interval",)
+    assert table.rows[0][3].lines[0] == "one seed: no interval"
     assert not [f for f in report.figures if f.id == "differences"]
 
 
@@ -127,7 +127,12 @@ def test_records_without_numbers_or_figures_are_named(tmp_path):
 def test_lines_of_cells_break_between_statements_alone():
     assert limit_breaks("theory 3.771, +0.18 %").split(" ") == ["theory\xa03.771,", "+0.18\xa0%"]
     assert limit_breaks("−0.7 [−3.5, +2.2]").split(" ") == ["−0.7", "[−3.5,\xa0+2.2]"]
-    assert limit_breaks("BCE · λb 0.5 · b₀ 10, n = 1").split(" ") == ["BCE\xa0·", "λb\xa00.5\xa0·", "b₀\xa010,", "n\xa0=\xa01"]
+    assert limit_breaks("BCE · λb 0.5 · b₀ 10, n = 1").split(" ") == [
+        "BCE\xa0·",
+        "λb\xa00.5\xa0·",
+        "b₀\xa010,",
+        "n\xa0=\xa01",
+    ]
 
 
 def test_the_gap_of_another_objective_is_neither_better_nor_worse(tmp_path):

@@ -96,13 +96,13 @@ def show(certificate: Certificate) -> None:
         ("gap", f"{certificate.gap:.3e}", f"{certificate.relative_gap:.3%} of the objective"),
         ("dual norm", f"{certificate.dual_norm:.6g}", "at a critical point: at most 1 means globally optimal"),
         (
-            "within class",
+            "scatter",
             f"{certificate.within_class_bound:.3e}",
-            "implied: the mean of |h - class mean|^2 is at most this",
+            "implied: mean |h - class mean|^2 is at most this",
         ),
-        ("accuracy", f"{certificate.accuracy_bound:.4f}", "implied: at least this share is classified correctly"),
+        ("accuracy", f"{certificate.accuracy_bound:.4f}", "implied: at least this share is classified right"),
         (
-            "uniform accuracy",
+            "  uniform",
             f"{certificate.uniform_accuracy_bound:.4f}",
             "implied, with one threshold for all classes",
         ),

@@ -195,10 +195,11 @@ class _Progress:
     def update(self, event: dict[str, Any]) -> None:
         self.seen = True
         done = event["epoch"] - 1 + event["step"] / event["steps"]
-        detail = f"{event['rate']:.0f} steps/s"
+        rate = f"{event['rate']:.0f} steps/s"
         measured = "nc1" in event
         if measured:
-            detail += "".join(f"  {name} {event[name]:.3g}" for name in ("loss", "accuracy", "nc1", "nc2", "nc3"))
+            named = {"NC1": "nc1", "accuracy": "accuracy", "loss": "loss", "NC2": "nc2", "NC3": "nc3"}
+            detail = "  ".join([*(f"{title} {event[name]:.3g}" for title, name in named.items()), rate])
         if self.bar is not None:
             self.bar.update(self.task, completed=done)
             if measured:

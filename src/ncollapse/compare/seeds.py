@@ -46,8 +46,17 @@ class Difference:
     @property
     def clear(self) -> bool:
         """Whether the interval excludes zero and the mean exceeds the smallest difference that counts."""
-        excludes_zero = self.has_interval and (self.low > 0 or self.high < 0)
-        return excludes_zero and abs(self.mean) > self.smallest * (1 + 1e-9)
+        return self.excludes_zero and not self.too_small
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether there is an interval without zero."""
+        return self.has_interval and (self.low > 0 or self.high < 0)
+
+    @property
+    def too_small(self) -> bool:
+        """Whether the mean is one of the differences that never count."""
+        return abs(self.mean) <= self.smallest * (1 + 1e-9)
 
     @property
     def steps(self) -> float:

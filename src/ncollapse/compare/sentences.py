@@ -145,7 +145,7 @@ def difference_clause(finding: Finding, quantity: Quantity) -> str:
         return f"{title} {size} in each of {d.n} seeds"
     if d.clear:
         return f"{title} {size} ({_interval(d, quantity)})"
-    if abs(d.mean) <= d.smallest and (d.low > 0 or d.high < 0):
+    if d.too_small and d.excludes_zero:
         return f"{title} within {show_images(d)}, too few to count"
     return f"{title} not distinguishable ({_interval(d, quantity)})"
 
@@ -210,7 +210,7 @@ def _advice(ranking: Ranking) -> str:
     if behind.n == 1:
         return "Run at least two more seeds."
     size = f"{show(100 * abs(behind.mean), 2)} points"
-    if abs(behind.mean) <= behind.smallest:
+    if behind.too_small:
         return f"A difference of {show_images(behind)} is too small to count: a larger test set would tell more."
     needed = seeds_needed(behind)
     if needed is None or needed > MOST_SEEDS:

@@ -10,7 +10,7 @@ from ncollapse.monitoring.observation import Observation
 from ncollapse.report.encoding import compact
 from ncollapse.report.figures.depth import Profile, depth_panels
 from ncollapse.report.panels import Panel, Spec, build, for_print
-from ncollapse.report.style import CLASS_COLOURS
+from ncollapse.report.style import CLASS_COLOURS, resolve
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -111,7 +111,7 @@ def _title(history: Sequence[Observation]) -> str:
 
 def _colour_names(names: Sequence[str]) -> str:
     """Names in the colours of their curves: the legend, where there is room for one line."""
-    return " · ".join(f'<span style="color:{CLASS_COLOURS[place]}">{name}</span>' for place, name in enumerate(names))
+    return " · ".join(f'<span style="color:{resolve(CLASS_COLOURS[place])}">{name}</span>' for place, name in enumerate(names))
 
 
 def _draw(history: Sequence[Observation], curves: Sequence[Curve], log: bool, form: str) -> Panel | None:

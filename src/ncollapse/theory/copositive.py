@@ -18,19 +18,24 @@ from scipy.optimize import minimize
 Array = NDArray[np.float64]
 ENUMERATED = 12  # rows up to which all supports are tried: 4095 eigenvalue problems
 OPTIMISED = 64  # rows up to which the upper bound is optimised
+STARTS = 32  # of each kind for the local search
 SLACK = 1e-9  # entries of an eigenvector that count as non-negative; including more supports only raises the result
 
 
 def maximise_on_cone(matrix: Array) -> tuple[float, Array]:
     """An upper bound on the maximum, exact up to ENUMERATED rows, and the best vector v >= 0 found."""
     k = len(matrix)
+    positive = np.maximum(matrix, 0.0)
+    if np.count_nonzero(positive) == np.count_nonzero(positive.diagonal()):  # nothing to gain from a second entry
+        index = int(np.argmax(positive.diagonal()))
+        return float(positive[index, index]), np.eye(1, k, index)[0]
     top, vector = _top_pair(matrix)
     if (vector >= 0).all() or (vector <= 0).all():
         return top, np.abs(vector)
     if k <= ENUMERATED:
         return _try_supports(matrix)
     value, best = _climb(matrix)
-    bound = min(top, _top_pair(np.maximum(matrix, 0.0))[0])
+    bound = min(top, float(np.linalg.eigvalsh(positive)[-1]))
     if bound > value * (1 + 1e-12) and k <= OPTIMISED:
         bound = min(bound, _tighten(matrix, value))
     return max(bound, value), best
@@ -64,7 +69,9 @@ def _climb(matrix: Array) -> tuple[float, Array]:
     """The best local maximum of the projected power iteration from many starts; it never descends."""
     k = len(matrix)
     _, vectors = np.linalg.eigh(matrix)
-    starts = np.concatenate([np.eye(k), np.maximum(vectors.T, 0.0), np.maximum(-vectors.T, 0.0)])
+    few = min(k, STARTS)
+    axes = np.eye(k)[np.argsort(-matrix.diagonal())[:few]]
+    starts = np.concatenate([axes, np.maximum(vectors.T[-few:], 0.0), np.maximum(-vectors.T[-few:], 0.0)])
     starts = starts[np.linalg.norm(starts, axis=1) > 0]
     v = starts / np.linalg.norm(starts, axis=1, keepdims=True)
     for _ in range(300):
