@@ -78,8 +78,8 @@ def solve(
     asks the dual bound for the direction in which the objective can still fall, adds it as a new dimension and repeats
     until the certified gap closes; then it removes the dimensions not needed. Otherwise it keeps the best of many
     random starts: at least 16, and up to 128 until four have reached the best value and few local minima seem to be
-    left unseen. After `time_limit` seconds of processor time (None: no limit) no new start begins. `restarts` fixes their number instead.
-    `progress(starts, best)` is called after each start.
+    left unseen. After `time_limit` seconds of processor time (None: no limit) no new start begins. `restarts` fixes
+    their number instead. `progress(starts, best)` is called after each start.
 
     >>> solution = solve(Problem("ce", 3, per_class=1, weight_decay=0.05, feature_decay=0.05))
     >>> round(solution.objective, 8), solution.certificate.gap < 1e-8
