@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from .batches import check_features, check_labels, check_mask, check_shape
+from .batches import Batches, check_features, check_labels, check_mask, check_shape
 from .classifier import HeadLike
 from .curves import draw_curves
 from .decay_fields import Decays
 from .fields import FIELDS
 from .flat import flatten
 from .measurement import Measurement
-from .measuring import Batches, measure
+from .measuring import measure
 from .rows import ONE_HOT_CLASSES
 from .scores import Spread
 from .selection import check_fields
