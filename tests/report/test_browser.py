@@ -215,7 +215,7 @@ def test_every_quantity_leads_to_its_definition(hostile_page):
     page = hostile_page.page
     page.evaluate("location.hash = '#define-train-nc1'")
     page.wait_for_function("document.getElementById('define-train-nc1').closest('details').open")
-    assert "spread within classes" in page.locator("#define-train-nc1 + dd").text_content()
+    assert "within classes relative" in page.locator("#define-train-nc1 + dd").text_content()
     page.evaluate("location.hash = ''")
 
 
