@@ -1,9 +1,9 @@
 # Everything runs in .venv, which `setup` makes on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := dev,lightning,huggingface,ray,tensorboard,mlflow,export
+EXTRAS := dev,images,lightning,huggingface,ray,tensorboard,mlflow,export
 
-.PHONY: setup setup-demo demo test test-vision faults lint bench clean
+.PHONY: setup setup-demo demo test test-vision test-oldest faults lint docs bench clean
 
 setup: .venv/.tests-ready
 setup-demo: .venv/.ready
@@ -34,6 +34,12 @@ test-vision:
 faults: setup
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults
 
+test-oldest:
+	PYTHON=$(PYTHON) ./scripts/test-oldest
+
+docs:
+	PYTHON=$(PYTHON) ./scripts/build-docs
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,4 +53,4 @@ bench: setup
 	$(BIN)/python benchmarks/monitor.py
 
 clean:
-	rm -rf .venv .venv-vision build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vision .venv-oldest .venv-docs build dist demo docs/site .pytest_cache .mypy_cache .ruff_cache .hypothesis
