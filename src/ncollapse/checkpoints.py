@@ -17,8 +17,9 @@ from ncollapse.features import run_model
 from ncollapse.features.spool import FeatureSpool
 from ncollapse.metrics import Measurement, measure
 from ncollapse.models import Network, create
-from ncollapse.models.factory import LIBRARIES, call_factory
+from ncollapse.models.factory import call_factory
 from ncollapse.models.weights import read_weights, rename, strip_wrappers, tensors_of
+from ncollapse.plugins import LIBRARIES
 
 NAMED = 5
 
