@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := dev,images,lightning,huggingface,ray,tensorboard,mlflow,export
 
-.PHONY: setup setup-demo demo test test-vision test-oldest lint docs bench clean
+.PHONY: setup setup-demo demo test test-vision test-oldest faults lint docs bench clean
 
 setup: .venv/.tests-ready
 setup-demo: .venv/.ready
@@ -29,6 +29,10 @@ test: setup
 
 test-vision:
 	PYTHON=$(PYTHON) ./scripts/test-vision
+
+# The long form of the campaign in tests/faults: some 20 000 cases, half an hour on two cores.
+faults: setup
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults
 
 test-oldest:
 	PYTHON=$(PYTHON) ./scripts/test-oldest

@@ -36,14 +36,22 @@ Runs = list[tuple[dict[str, Any], RunRecord]]
 def check_claims(experiment: Experiment, matches: Sequence[Match]) -> list[Claim]:
     """The claims about an experiment, checked; none if the paper makes none that a number decides, or nothing was run.
 
-    Trials, which trained for less than a quarter of the epochs, count only if there is nothing longer.
+    Trials, which trained for less than a quarter of the epochs, count only if there is nothing longer, and then only
+    those that trained for the same share of the epochs asked for: the share that most of them have.
     """
     if experiment.claims is None:
         return []
     found = [match for match in matches if match.records]
-    found = [match for match in found if not match.is_trial] or found
+    found = [match for match in found if not match.is_trial] or _of_one_share(found)
     runs = [(without_seed(match.point.keys), record) for match in found for record in match.records]
     return experiment.claims(runs) if runs else []
+
+
+def _of_one_share(matches: Sequence[Match]) -> list[Match]:
+    by_share: dict[float, list[Match]] = {}
+    for match in matches:
+        by_share.setdefault(match.epochs / match.asked_epochs, []).append(match)
+    return max(by_share.items(), key=lambda item: (len(item[1]), item[0]), default=(0.0, []))[1]
 
 
 def without_seed(keys: dict[str, Any]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def to_markdown(outcome: Outcome, *, lines: bool = True, unrun: bool = True, lev
     parts = [f"{'#' * level} {experiment.id}: {experiment.title}", "", caption, ""]
     parts += [f"Verdict: **{outcome.verdict}**" + (f" ({outcome.detail})." if outcome.detail else "."), ""]
     parts += [f"- {note}" for note in notes] + ([""] if notes else [])
-    parts += [f"- {mark(claim)}: {claim.text}{_why(claim)}" for claim in outcome.claims]
+    parts += [f"- {mark(claim, so_far=outcome.only_tried)}: {claim.text}{_why(claim)}" for claim in outcome.claims]
     parts += [""] if outcome.claims else []
     body = rows(outcome.lines, unrun) if lines else []
     if body:
@@ -210,9 +210,11 @@ def _number(value: float, digits: int, percent: bool) -> str:
     return f"{100 * value if percent else value:.{digits}f}"
 
 
-def mark(claim: Claim) -> str:
-    """Whether a claim holds, in words."""
-    return "open" if claim.holds is None else "holds" if claim.holds else "does not hold"
+def mark(claim: Claim, *, so_far: bool = False) -> str:
+    """Whether a claim holds, in words; `so_far` if it rests on trials alone."""
+    if claim.holds is None:
+        return "open"
+    return ("holds" if claim.holds else "does not hold") + " so far" * so_far
 
 
 def _why(claim: Claim) -> str:
