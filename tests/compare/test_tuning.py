@@ -77,7 +77,7 @@ def test_a_candidate_that_diverged_loses_and_unfinished_ones_stop():
     assert "lr 0.1: failed" in choice.describe()
     with pytest.raises(TuningError, match="1 of 3 runs are unfinished"):
         choose(RECIPE, CANDIDATES, [record(0.2), record(0.1), record(status="interrupted")])
-    with pytest.raises(TuningError, match="every candidate of ce failed .Diverged"):
+    with pytest.raises(TuningError, match=r"every candidate of ce failed .Diverged"):
         choose(RECIPE, CANDIDATES, [record(status="failed")] * 3)
 
 

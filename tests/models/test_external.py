@@ -200,6 +200,6 @@ def test_a_factory_s_network_that_does_not_fit_is_named(factory, size, message):
 
 
 def test_a_width_cannot_be_given_to_a_network_of_one_s_own():
-    with pytest.raises(ValueError, match="feature_dim: cannot change .*; use feature_dim_linear"):
+    with pytest.raises(ValueError, match=r"feature_dim: cannot change .*; use feature_dim_linear"):
         create(f"{__name__}:make_own", 5, in_channels=3, image_size=2, feature_dim=3)
     assert create(f"{__name__}:make_own", 5, image_size=2, feature_dim_linear=3).num_features == 3
