@@ -87,8 +87,8 @@ class Prediction(Optimum):
     def configuration(self, dim: int | None = None) -> Configuration:
         """An optimal (features, labels, weight, bias) in `dim` dimensions (default: the problem's, or K).
 
-        One feature a class, repeated in proportion to the class counts; non-negative for `features="relu"`. Without a
-        bias `bias` is 0, which is what `measure` reports; `certify` then wants `bias=None`.
+        One feature a class, repeated in proportion to the class counts; non-negative for `features="relu"`. `bias` is 0
+        for a problem without one.
         """
         return configure(self, dim)
 
