@@ -30,7 +30,9 @@ def write_index(folder: Path) -> Path:
             columns = (Cell("experiment"), Cell("what"), Cell("verdict"))
             tables.append(Table(paper, title, "Follow an id to its page.", columns, rows, in_words=True))
     section = make_section("experiments", "Experiments", tables, [])
-    left = f"{waiting} experiments of the catalogue have no page here; the command ncollapse reproduce --list names them."
+    left = (
+        f"{waiting} experiments of the catalogue have no page here; the command ncollapse reproduce --list names them."
+    )
     sentences = (left,) if waiting else ()
     return write_page(Report("Reproduction", "", (section,), (), {}, sentences=sentences), folder / "index.html")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -124,8 +125,10 @@ class Prediction(Optimum):
 
     @cached_property
     def measurement(self) -> Measurement:
-        """The predicted configuration, measured."""
-        return measure(*self.configuration(), problem=self.problem)
+        """The predicted configuration, measured. Fields that a collapsed optimum leaves undefined are NaN."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return measure(*self.configuration(), problem=self.problem)
 
     @cached_property
     def _norms(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
