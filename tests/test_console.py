@@ -13,7 +13,9 @@ def test_bar_epoch_and_time_left_stay_whole(width):
     output = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     display = progress(output)
     task = display.add_task("bce-vs-ce/setting-2", total=100, detail="")
-    display.update(task, completed=31, detail="NC1 0.0123  accuracy 0.987  loss 0.123  NC2 0.0045  NC3 0.006  152 steps/s")
+    display.update(
+        task, completed=31, detail="NC1 0.0123  accuracy 0.987  loss 0.123  NC2 0.0045  NC3 0.006  152 steps/s"
+    )
     output.print(display.get_renderable())
     (line,) = output.file.getvalue().splitlines()
     assert len(line) <= width
