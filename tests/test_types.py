@@ -43,7 +43,7 @@ WRONG = {
     'nc.predict("ce", 10, weight_decay="large", feature_decay=0.1, per_class=1)': "arg-type",
     'nc.predict("ce", 10, wieght_decay=0.1, feature_decay=0.1, per_class=1)': "call-arg",
     'nc.predict("ce", 10, weight_decay=0.1, feature_decay=0.1, per_class=1, features="rely")': "arg-type",
-    'nc.measure(torch.eye(3), torch.arange(3)).nc5': "attr-defined",
+    "nc.measure(torch.eye(3), torch.arange(3)).nc5": "attr-defined",
     'nc.predict("ce", 10, weight_decay=0.1, feature_decay=0.1, per_class=1).phase + 1': "operator",
     'nc.monitor("model", [])': "arg-type",
     "nc.NeuralCollapse(3, 4).compute()['nc1'] + 'x'": "operator",

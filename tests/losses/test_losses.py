@@ -138,7 +138,7 @@ def test_focal_is_convex_inside_its_region_and_not_everywhere(gamma):
 
 
 def test_the_convex_region_of_focal_loss_is_sharp():
-    """The worst gamma is sqrt((1/p - 1) / log(1/p)) = 2.38: there the loss is convex just above the bound, not below."""
+    """The worst gamma is sqrt((1/p - 1) / log(1/p)) = 2.38: there the loss is convex just above the bound alone."""
     gamma = 2.3818630626
     for p, convex in ((0.0590, True), (0.0579, False)):
         z = torch.tensor([math.log(p / (1 - p)), 0.0], dtype=torch.float64)

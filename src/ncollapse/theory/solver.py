@@ -78,8 +78,8 @@ def solve(
     asks the dual bound for the direction in which the objective can still fall, adds it as a new dimension and repeats
     until the certified gap closes; then it removes the dimensions not needed. Otherwise it keeps the best of many
     random starts: at least 16, and up to 128 until four have reached the best value and few local minima seem to be
-    left unseen. After `time_limit` seconds (None: no limit) no new start begins. `restarts` fixes their number instead.
-    `progress(starts, best)` is called after each start.
+    left unseen. After `time_limit` seconds of processor time (None: no limit) no new start begins. `restarts` fixes
+    their number instead. `progress(starts, best)` is called after each start.
 
     >>> solution = solve(Problem("ce", 3, per_class=1, weight_decay=0.05, feature_decay=0.05))
     >>> round(solution.objective, 8), solution.certificate.gap < 1e-8
@@ -101,7 +101,7 @@ def solve(
         )
         return _restore_empty(problem, inner)
     search = _Search(problem, seed, max_iterations, progress)
-    search.deadline = math.inf if time_limit is None or restarts else time.monotonic() + time_limit
+    search.deadline = math.inf if time_limit is None or restarts else time.process_time() + time_limit
     if problem.dim is None or problem.dim >= problem.num_classes:
         search.descend_globally(restarts)
     if problem.dim is not None:
@@ -181,7 +181,9 @@ class _Search:
             if near:
                 value, x = model.descend(x, self.iterations)
             self._offer(model, x, value)
-            if restarts is None and (time.monotonic() > self.deadline or (index + 1 >= least and self._is_settled())):
+            if restarts is None and (
+                time.process_time() > self.deadline or (index + 1 >= least and self._is_settled())
+            ):
                 break
 
     def _perturb(self, model: ScaledObjective) -> Array:
