@@ -133,6 +133,26 @@ def test_a_choice_brings_what_goes_with_it():
     assert recipes.choose("mse-landscape/sgd", loss="ce", data="mnist") == recipes.get("mse-landscape/sgd", loss="ce")
 
 
+def test_the_mse_of_the_papers_code_is_that_of_torch():
+    """Averaged over classes, not halved; the paper's equations sum and halve, which diverges at the printed rate."""
+    logits, target = torch.tensor([[0.2, -1.0, 3.0], [1.0, 0.5, 0.0]]), torch.tensor([2, 0])
+    one_hot = torch.nn.functional.one_hot(target, 3).float()
+    for name in ("mse-landscape/sgd", "mse-landscape/augmented", "mse-landscape/lbfgs"):
+        loss = recipes.get(name).loss.make()
+        assert float(loss(logits, target)) == pytest.approx(float(torch.nn.functional.mse_loss(logits, one_hot)))
+    rescaled = recipes.get("all-losses", loss="mse").loss.make()
+    expected = float(torch.nn.functional.mse_loss(logits, 15 * one_hot))
+    assert float(rescaled(logits, target)) == pytest.approx(expected)
+
+
+def test_the_long_tail_as_printed_and_as_cited():
+    printed, cited = recipes.get("bce-vs-ce/long-tail"), recipes.get("bce-vs-ce/long-tail-cited", loss="ce")
+    assert (printed.model.name, cited.model.name) == ("resnet32", "resnet34")
+    assert (cited.optim.batch_size, cited.optim.epochs, cited.optim.weight_decay) == (64, 320, 5e-3)
+    assert (cited.schedule.name, cited.select, cited.model.bias_init) == ("cosine", "best-test", 0.0)
+    assert printed.data.long_tail == cited.data.long_tail == 100
+
+
 def test_settings_of_table_5():
     one, two = (recipes.get(f"bce-vs-ce/setting-{i}") for i in (1, 2))
     assert (one.optim.name, one.optim.lr, one.schedule.name) == ("sgd", 0.01, "step")
