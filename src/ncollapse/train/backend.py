@@ -62,7 +62,7 @@ def own_stream(device: torch.device) -> Iterator[None]:
 def _save(device: torch.device) -> None:
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     _before["deterministic"] = (torch.are_deterministic_algorithms_enabled(), warns)
-    _before["benchmark"] = torch.backends.cudnn.benchmark
+    _before["benchmark"] = (torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit)
     _before["precision"] = [part.fp32_precision for part in _multipliers()] if device.type == "cuda" else []
 
 
@@ -72,6 +72,7 @@ def _set(device: torch.device, precision: str, deterministic: bool) -> None:
         torch.use_deterministic_algorithms(True)
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = not deterministic
+        torch.backends.cudnn.benchmark_limit = 0  # try all kernels, not ten: 2 % on ResNet18 and ResNet50
         matmul, conv = _multipliers()
         matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
         conv.fp32_precision = "ieee" if precision == "fp32" else "tf32"
@@ -86,6 +87,6 @@ def _multipliers() -> tuple[Any, Any]:
 def _put_back() -> None:
     enabled, warns = _before["deterministic"]
     torch.use_deterministic_algorithms(enabled, warn_only=warns)
-    torch.backends.cudnn.benchmark = _before["benchmark"]
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = _before["benchmark"]
     for part, precision in zip(_multipliers(), _before["precision"]):
         part.fp32_precision = precision

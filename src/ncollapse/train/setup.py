@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ncollapse.models import Network
 from ncollapse.theory import Problem
 from ncollapse.train import checkpoint, optimiser
+from ncollapse.train.casting import CastFeatures
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor
 from ncollapse.train.feed import Feed, build_model, load_splits, make_feed
@@ -87,6 +88,8 @@ def prepare(
     )
     if compile:
         objective.features = torch.compile(model.features)
+    elif graph and recipe.precision == "bf16":
+        objective.features = CastFeatures(model)
     minimised = objective if world.size == 1 else nn.parallel.DistributedDataParallel(objective)
     solver = optimiser.make(recipe.optim, model)
     tally = Tally(world.device)
