@@ -46,7 +46,9 @@ def test_composition_matches_the_definition(tokens, heads):
 
 
 @kernels
-@pytest.mark.parametrize(("tokens", "heads", "dim"), [(65, 6, 64), (5, 2, 16), (128, 1, 32), (64, 2, 64), (1, 1, 64)])
+@pytest.mark.parametrize(
+    ("tokens", "heads", "dim"), [(65, 6, 64), (5, 2, 16), (128, 1, 32), (64, 2, 64), (1, 1, 64), (100, 2, 32)]
+)
 def test_fused_kernels_match_the_definition(tokens, heads, dim):
     torch.manual_seed(0)
     images, dtype = (128, torch.bfloat16) if ON_GPU else (2, torch.float32)  # the interpreter has no bfloat16 products

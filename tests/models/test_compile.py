@@ -40,7 +40,7 @@ def test_no_graph_breaks(shallow, name):
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch, where it traces one
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet32"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet32", "densenet121-small"])
 def test_no_graph_breaks_with_the_fused_norm(shallow, monkeypatch, name):
     register()
     monkeypatch.setattr(norm, "can_fuse", lambda norm, x, residual: True)

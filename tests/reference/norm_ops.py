@@ -25,15 +25,19 @@ def compute_statistics(x, running_mean, running_var, tracked, momentum):
     return torch.stack([mean, variance])
 
 
-def apply_norm(x, weight, bias, mean, variance, residual, eps, relu):
+def apply_norm(x, weight, bias, mean, variance, residual, eps, relu, pool=False):
     scale = weight / (variance + eps).sqrt()
     y = (widen(x) - mean[:, None, None]) * scale[:, None, None] + bias[:, None, None]
     if residual is not None:
         y = y + residual
-    return (y.relu() if relu else y).to(x.dtype).contiguous(memory_format=torch.channels_last)
+    y = y.relu() if relu else y
+    y = torch.nn.functional.avg_pool2d(y, 2) if pool else y
+    return y.to(x.dtype).contiguous(memory_format=torch.channels_last)
 
 
-def differentiate_norm(dy, dy_second, x, y, weight, bias, stats, eps, relu):
+def differentiate_norm(dy, dy_second, x, y, weight, bias, stats, eps, relu, pool=False):
+    if pool:
+        dy = dy.repeat_interleave(2, 2).repeat_interleave(2, 3) / 4
     invstd = 1 / (stats[1] + eps).sqrt()
     xhat = (widen(x) - stats[0][:, None, None]) * invstd[:, None, None]
     g = widen(dy) if dy_second is None else widen(dy) + widen(dy_second)
@@ -44,6 +48,27 @@ def differentiate_norm(dy, dy_second, x, y, weight, bias, stats, eps, relu):
     dx = (weight * invstd)[:, None, None] * (g - mean_g - xhat * mean_gx)
     written = dy_second is not None or (relu and y is not None)
     return dx.to(x.dtype), g.to(x.dtype) if written else x.new_empty(0), sums
+
+
+def append_channels(new, wide, stats, start, shift):
+    end = start + new.shape[1]
+    wide[:, start:end] = new
+    stats[1, start:end], stats[0, start:end] = torch.var_mean(widen(new), (0, 2, 3), correction=0)
+
+
+def apply_to_channels(wide, stats, weight, bias, running, momentum, eps):
+    channels = len(weight)
+    x = wide[:, :channels]
+    compute_statistics(x, *running, momentum)
+    return apply_norm(x, weight, bias, stats[0, :channels], stats[1, :channels], None, eps, True)
+
+
+def differentiate_channels(dy, wide, stats, weight, bias, d_wide, eps):
+    channels = len(weight)
+    x, known = wide[:, :channels], stats[:, :channels]
+    dx, _, sums = differentiate_norm(dy, None, x, None, weight, bias, known, eps, True)
+    d_wide[:, :channels] += dx
+    return sums
 
 
 def register():

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.library import custom_op
 from torch.nn import functional as F
 
-from ncollapse.models.norm import HAS_TRITON
+from ncollapse.models import norm
 
 LONGEST = 128
 """Tokens whose scores one program can hold."""
@@ -32,7 +32,7 @@ def attend(qkv: Tensor, heads: int) -> Tensor:
 def can_fuse_attention(qkv: Tensor, heads: int) -> bool:
     """Whether the fused kernels know this case."""
     dim = qkv.shape[2] // 3 // heads
-    known = HAS_TRITON and qkv.is_cuda and qkv.dtype == torch.bfloat16 and qkv.is_contiguous()
+    known = norm.HAS_TRITON and qkv.is_cuda and qkv.dtype == torch.bfloat16 and qkv.is_contiguous()
     return known and qkv.shape[1] <= LONGEST and dim in (16, 32, 64)
 
 

@@ -10,7 +10,7 @@ a pass. Without a residual y is not read again, because its sign follows from x.
 
 Sums are float32, by blocks of rows. The last block to end adds the blocks up in a fixed order, so that the result is
 deterministic. The first pass goes through the map from its end and the second one from its start: what was touched last
-is still in the cache.
+is still in the cache. The map may be some of the channels of a wider one, whose rows lie `ld` values apart.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-SUM_TILE, FORK_TILE, APPLY_TILE = (128, 32), (32, 64), (32, 128)
-"""Rows and channels of a program at a time: in the sums, in those that write g too, and in the second passes."""
-ADDED = 128
-"""Blocks of sums that are added at a time."""
-PROGRAMS = 528
-"""Programs that sum side by side at most, four for each multiprocessor of the H200. All of these are the fastest of
-those tried there, on the maps of ResNet18 and ResNet50."""
+SUM_TILE, APPLY_TILE = (128, 32), (32, 128)
+"""Rows and channels of a program at a time: in the sums, and in the second passes."""
+LARGE, LARGE_TILE, SMALL_TILE = 1 << 24, (32, 64), (64, 32)
+"""The same in the sums that write g too: for maps of so many values, and for smaller ones."""
+ADDED, PROGRAMS = 32, 528
+"""Blocks of sums that are added at a time, and programs that sum side by side at most, four for each multiprocessor.
+
+All of these are the fastest of those tried on an H200, on the maps of ResNet18 and ResNet50."""
 
 _tickets: dict[tuple[torch.device, int], Tensor] = {}
 
@@ -52,9 +53,29 @@ def _add_up(partial, blocks, CHANNELS: tl.constexpr, ADDED: tl.constexpr):  # ty
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _track(  # type: ignore[no-untyped-def]
+    running_mean, running_var, tracked, mean, variance, m, momentum, channel, inside, column,
+):  # fmt: skip
+    """Move the running statistics towards the batch's."""
+    r = tl.load(running_mean + channel, mask=inside, other=0.0)
+    v = tl.load(running_var + channel, mask=inside, other=0.0)
+    tl.store(running_mean + channel, r + momentum * (mean - r), mask=inside)
+    tl.store(running_var + channel, v + momentum * (variance * (m / (m - 1.0)) - v), mask=inside)
+    if column == 0:
+        tl.store(tracked, tl.load(tracked) + 1)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _pooled(row, height, width):  # type: ignore[no-untyped-def]
+    """Of pixels, by their rows in the map, the rows in the map of means over 2 x 2 pixels."""
+    image, pixel = row // (height * width), row % (height * width)
+    return (image * (height // 2) + pixel // width // 2) * (width // 2) + pixel % width // 2
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _statistics(  # type: ignore[no-untyped-def]
-    x, running_mean, running_var, tracked, partial, ticket, stats, m, c, blocks, momentum,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
+    x, copy, running_mean, running_var, tracked, partial, ticket, mean, variance, m, c, ld_copy, blocks, momentum,
+    TRACK: tl.constexpr, COPY: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
 ):  # fmt: skip
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
@@ -66,8 +87,11 @@ def _statistics(  # type: ignore[no-untyped-def]
     for tile in range(block, tiles, blocks):
         row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
         mask = (row < m)[:, None] & inside[None, :]
-        value = tl.load(x + row[:, None].to(tl.int64) * c + channel[None, :], mask=mask, other=0.0).to(tl.float32)
-        value = tl.where(mask, value - r[None, :], 0.0)
+        at = row[:, None].to(tl.int64)
+        value = tl.load(x + at * c + channel[None, :], mask=mask, other=0.0)
+        if COPY:
+            tl.store(copy + at * ld_copy + channel[None, :], value, mask=mask)
+        value = tl.where(mask, value.to(tl.float32) - r[None, :], 0.0)
         first += value
         second += value * value
     mine = partial + (column * blocks + block) * 2 * CHANNELS + tl.arange(0, CHANNELS)
@@ -76,52 +100,77 @@ def _statistics(  # type: ignore[no-untyped-def]
     if _is_last(ticket + column, blocks):
         tl.store(ticket + column, 0)
         total, squares = _add_up(partial + column * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
-        v = tl.load(running_var + channel, mask=inside, other=0.0)
         offset = total / m
-        centre = r + offset
-        variance = squares / m - offset * offset
-        variance = tl.where(variance < 0.0, 0.0, variance)  # not a maximum, which would lose NaN
-        tl.store(stats + channel, centre, mask=inside)
-        tl.store(stats + c + channel, variance, mask=inside)
-        tl.store(running_mean + channel, r + momentum * (centre - r), mask=inside)
-        tl.store(running_var + channel, v + momentum * (variance * (m / (m - 1.0)) - v), mask=inside)
-        if column == 0:
-            tl.store(tracked, tl.load(tracked) + 1)
+        spread = squares / m - offset * offset
+        spread = tl.where(spread < 0.0, 0.0, spread)  # not a maximum, which would lose NaN
+        tl.store(mean + channel, r + offset, mask=inside)
+        tl.store(variance + channel, spread, mask=inside)
+        if TRACK:
+            _track(running_mean, running_var, tracked, r + offset, spread, m, momentum, channel, inside, column)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_forward(  # type: ignore[no-untyped-def]
-    x, residual, weight, bias, mean, variance, y, m, c, eps,
-    HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    x, residual, weight, bias, mean, variance, y, running_mean, running_var, tracked,
+    m, c, ld, height, width, momentum, eps,
+    HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, TRACK: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
+    """With POOL the rows are those of the means, `height` and `width` those of x."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
     mask = (row < m)[:, None] & inside[None, :]
-    scale = 1.0 / tl.sqrt(tl.load(variance + channel, mask=inside, other=1.0) + eps)
-    scale = scale * tl.load(weight + channel, mask=inside, other=0.0)
+    spread = tl.load(variance + channel, mask=inside, other=1.0)
+    scale = 1.0 / tl.sqrt(spread + eps) * tl.load(weight + channel, mask=inside, other=0.0)
     centre = tl.load(mean + channel, mask=inside, other=0.0)
+    shift = tl.load(bias + channel, mask=inside, other=0.0)
     at = row[:, None].to(tl.int64) * c + channel[None, :]
-    value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-    value = (value - centre[None, :]) * scale[None, :] + tl.load(bias + channel, mask=inside, other=0.0)[None, :]
-    if HAS_RESIDUAL:
-        value += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
-    if RELU:
-        value = tl.where(value < 0.0, 0.0, value)
+    if POOL:
+        half = width // 2
+        first = (row // half * 2) * width + row % half * 2  # two rows of pixels for each row of means
+        value = tl.zeros((ROWS, CHANNELS), tl.float32)
+        for i in tl.static_range(4):
+            source = (first + i // 2 * width + i % 2)[:, None].to(tl.int64) * ld + channel[None, :]
+            one = tl.load(x + source, mask=mask, other=0.0).to(tl.float32)
+            one = (one - centre[None, :]) * scale[None, :] + shift[None, :]
+            value += 0.25 * tl.where(one < 0.0, 0.0, one)
+    else:
+        value = tl.load(x + row[:, None].to(tl.int64) * ld + channel[None, :], mask=mask, other=0.0).to(tl.float32)
+        value = (value - centre[None, :]) * scale[None, :] + shift[None, :]
+        if HAS_RESIDUAL:
+            value += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
+        if RELU:
+            value = tl.where(value < 0.0, 0.0, value)
     tl.store(y + at, value.to(y.dtype.element_ty), mask=mask)
+    if TRACK:  # noqa: SIM102 - this condition is the compiler's
+        if tl.program_id(0) == 0:
+            _track(
+                running_mean, running_var, tracked, centre, spread, m, momentum, channel, inside, tl.program_id(1)
+            )  # fmt: skip
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _load_gradient(dy, row, channel, mask, c, height, width, POOL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of a map, or a quarter of that of the mean a pixel belongs to."""
+    if POOL:
+        at = _pooled(row, height, width)[:, None].to(tl.int64) * c + channel[None, :]
+        return 0.25 * tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
+    return tl.load(dy + row[:, None].to(tl.int64) * c + channel[None, :], mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _sum_backward(  # type: ignore[no-untyped-def]
-    dy, dy_second, y, x, weight, bias, stats, partial, ticket, g_out, sums, m, c, blocks, eps,
-    RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_SECOND: tl.constexpr,
+    dy, dy_second, y, x, weight, bias, mean, variance, partial, ticket, g_out, sums,
+    m, c, ld, height, width, blocks, eps,
+    RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_SECOND: tl.constexpr, POOL: tl.constexpr,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
 ):  # fmt: skip
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
-    centre = tl.load(stats + channel, mask=inside, other=0.0)
-    invstd = 1.0 / tl.sqrt(tl.load(stats + c + channel, mask=inside, other=1.0) + eps)
+    centre = tl.load(mean + channel, mask=inside, other=0.0)
+    invstd = 1.0 / tl.sqrt(tl.load(variance + channel, mask=inside, other=1.0) + eps)
     scale = invstd * tl.load(weight + channel, mask=inside, other=0.0)
     shift = tl.load(bias + channel, mask=inside, other=0.0)
     first = tl.zeros((ROWS, CHANNELS), tl.float32)
@@ -131,8 +180,9 @@ def _sum_backward(  # type: ignore[no-untyped-def]
         row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
         mask = (row < m)[:, None] & inside[None, :]
         at = row[:, None].to(tl.int64) * c + channel[None, :]
-        g = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
-        value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]
+        g = _load_gradient(dy, row, channel, mask, c, height, width, POOL)
+        value = tl.load(x + row[:, None].to(tl.int64) * ld + channel[None, :], mask=mask, other=0.0).to(tl.float32)
+        value -= centre[None, :]
         if HAS_SECOND:
             g += tl.load(dy_second + at, mask=mask, other=0.0).to(tl.float32)
         if RELU:
@@ -158,25 +208,27 @@ def _sum_backward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_backward(  # type: ignore[no-untyped-def]
-    dy, x, weight, bias, stats, sums, dx, m, c, eps,
-    RELU: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    dy, x, weight, bias, mean, variance, sums, dx, m, c, ld, height, width, eps,
+    RELU: tl.constexpr, POOL: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
     mask = (row < m)[:, None] & inside[None, :]
-    at = row[:, None].to(tl.int64) * c + channel[None, :]
-    centre = tl.load(stats + channel, mask=inside, other=0.0)
-    invstd = 1.0 / tl.sqrt(tl.load(stats + c + channel, mask=inside, other=1.0) + eps)
+    at = row[:, None].to(tl.int64) * ld + channel[None, :]
+    centre = tl.load(mean + channel, mask=inside, other=0.0)
+    invstd = 1.0 / tl.sqrt(tl.load(variance + channel, mask=inside, other=1.0) + eps)
     scale = invstd * tl.load(weight + channel, mask=inside, other=0.0)
     mean_gx = tl.load(sums + channel, mask=inside, other=0.0) / m
     mean_g = tl.load(sums + c + channel, mask=inside, other=0.0) / m
-    g = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
+    g = _load_gradient(dy, row, channel, mask, c, height, width, POOL)
     value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]
     if RELU:
         shift = tl.load(bias + channel, mask=inside, other=0.0)
         g = tl.where(value * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
     grad = scale[None, :] * (g - mean_g[None, :] - value * (invstd * mean_gx)[None, :])
+    if ADD:  # to what later layers gave this map
+        grad += tl.load(dx + at, mask=mask, other=0.0).to(tl.float32)
     tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=mask)
 
 
@@ -216,8 +268,9 @@ def compute_statistics(
     partial, ticket = _scratch(x, blocks, columns, SUM_TILE[1])
     stats = torch.empty(2, c, dtype=torch.float32, device=x.device)
     _statistics[blocks, columns](
-        x, running_mean, running_var, tracked, partial, ticket, stats, m, c, blocks, momentum, *SUM_TILE, ADDED
-    )
+        x, None, running_mean, running_var, tracked, partial, ticket, stats, stats[1],
+        m, c, 0, blocks, momentum, True, False, *SUM_TILE, ADDED,
+    )  # fmt: skip
     return stats
 
 
@@ -230,11 +283,17 @@ def apply_norm(
     residual: Tensor | None,
     eps: float,
     relu: bool,
+    pool: bool = False,
 ) -> Tensor:
-    """relu((x - mean) / sqrt(variance + eps) weight + bias + residual)."""
-    m, c, programs, tile = _apply_grid(x)
-    y = torch.empty_like(x)
-    _apply_forward[programs](x, residual, weight, bias, mean, variance, y, m, c, eps, residual is not None, relu, *tile)
+    """relu((x - mean) / sqrt(variance + eps) weight + bias + residual), with `pool` its means over 2 x 2 pixels."""
+    images, c, height, width = x.shape
+    shape = (images, c, height // 2, width // 2) if pool else x.shape
+    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    m, _, programs, tile = _apply_grid(y)
+    _apply_forward[programs](
+        x, residual, weight, bias, mean, variance, y, None, None, None, m, c, c, height, width, 0.0, eps,
+        residual is not None, relu, pool, False, *tile,
+    )  # fmt: skip
     return y
 
 
@@ -248,21 +307,73 @@ def differentiate_norm(
     stats: Tensor,
     eps: float,
     relu: bool,
+    pool: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dx, g, [d_weight, d_bias]); g is empty where it would be dy. `y` is given where there was a residual."""
     written = dy_second is not None or (relu and y is not None)
-    tile = FORK_TILE if written else SUM_TILE
+    tile = SUM_TILE if not written else LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
     m, c, blocks, columns = _grid(x, tile)
     partial, ticket = _scratch(x, blocks, columns, tile[1])
     sums = torch.empty(2, c, dtype=torch.float32, device=x.device)
     dx = torch.empty_like(x)
     g = torch.empty_like(x) if written else x.new_empty(0)
+    height, width = x.shape[2:]
     _sum_backward[blocks, columns](
-        dy, dy_second, y, x, weight, bias, stats, partial, ticket, g, sums, m, c, blocks, eps,
-        relu, y is not None, dy_second is not None, *tile, ADDED,
+        dy, dy_second, y, x, weight, bias, stats, stats[1], partial, ticket, g, sums,
+        m, c, c, height, width, blocks, eps, relu, y is not None, dy_second is not None, pool, *tile, ADDED,
     )  # fmt: skip
     _, _, programs, tile = _apply_grid(x)
     _apply_backward[programs](
-        g if written else dy, x, weight, bias, stats, sums, dx, m, c, eps, relu and not written, *tile
-    )
+        g if written else dy, x, weight, bias, stats, stats[1], sums, dx, m, c, c, height, width, eps,
+        relu and not written, pool, False, *tile,
+    )  # fmt: skip
     return dx, g, sums
+
+
+def append_channels(new: Tensor, wide: Tensor, stats: Tensor, start: int, shift: Tensor) -> None:
+    """Copy a map into channels `start`... of a wider one, and its mean and variance into those of stats [2, C].
+
+    `shift` [C of the new ones] is near the mean, which keeps the sums exact.
+    """
+    m, c, blocks, columns = _grid(new, SUM_TILE)
+    partial, ticket = _scratch(new, blocks, columns, SUM_TILE[1])
+    _statistics[blocks, columns](
+        new, wide[:, start:], shift, None, None, partial, ticket, stats[0, start:], stats[1, start:],
+        m, c, wide.shape[1], blocks, 0.0, False, True, *SUM_TILE, ADDED,
+    )  # fmt: skip
+
+
+def apply_to_channels(
+    wide: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, running: tuple[Tensor, Tensor, Tensor],
+    momentum: float, eps: float,
+) -> Tensor:  # fmt: skip
+    """relu(norm) of the first channels of a map, as many as there are weights; the running statistics are updated."""
+    images, ld, height, width = wide.shape
+    shape = (images, len(weight), height, width)
+    y = torch.empty(shape, dtype=wide.dtype, device=wide.device, memory_format=torch.channels_last)
+    m, c, programs, tile = _apply_grid(y)
+    _apply_forward[programs](
+        wide, None, weight, bias, stats, stats[1], y, *running, m, c, ld, height, width, momentum, eps,
+        False, True, False, True, *tile,
+    )  # fmt: skip
+    return y
+
+
+def differentiate_channels(
+    dy: Tensor, wide: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, d_wide: Tensor, eps: float
+) -> Tensor:
+    """[d_weight, d_bias] of `apply_to_channels`; its gradient is added to that of the wide map."""
+    m, c, blocks, columns = _grid(dy, SUM_TILE)
+    partial, ticket = _scratch(dy, blocks, columns, SUM_TILE[1])
+    sums = torch.empty(2, c, dtype=torch.float32, device=dy.device)
+    _, ld, height, width = wide.shape
+    _sum_backward[blocks, columns](
+        dy, None, None, wide, weight, bias, stats, stats[1], partial, ticket, dy, sums,
+        m, c, ld, height, width, blocks, eps, True, False, False, False, *SUM_TILE, ADDED,
+    )  # fmt: skip
+    _, _, programs, tile = _apply_grid(dy)
+    _apply_backward[programs](
+        dy, wide, weight, bias, stats, stats[1], sums, d_wide, m, c, ld, height, width, eps,
+        True, False, True, *tile,
+    )  # fmt: skip
+    return sums

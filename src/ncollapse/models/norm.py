@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 HAS_TRITON = find_spec("triton") is not None
-"""Triton comes with torch's CUDA builds."""
+"""Triton comes with torch's CUDA builds. Without it, or where this is set to False, torch's own kernels run."""
 Fork = tuple[Tensor, Tensor]
 """A map twice, for its two uses: their gradients are added in the kernel that needs the sum."""
 _here = threading.local()
@@ -46,7 +46,7 @@ def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, r
         from ncollapse.models.norm_ops import infer_norm, train_norm
 
         if norm.training:
-            return train_norm(norm, x, residual, relu, fork=False)  # type: ignore[no-any-return]
+            return train_norm(norm, x, residual, relu)  # type: ignore[no-any-return]
         return infer_norm(norm, x, residual, relu)
     y = norm(x)
     if residual is not None:
@@ -61,6 +61,22 @@ def fork_norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = No
 
         return train_norm(norm, x, residual, relu=True, fork=True)  # type: ignore[no-any-return]
     return norm_relu(norm, x, residual)
+
+
+def norm_relu_pool(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """The means of relu(norm(x)) over 2 x 2 pixels.
+
+    >>> norm_relu_pool(nn.BatchNorm2d(1).eval(), torch.ones(1, 1, 2, 2)).round(decimals=3).tolist()
+    [[[[1.0]]]]
+    """
+    even = x.shape[2] % 2 == 0 and x.shape[3] % 2 == 0
+    if even and can_fuse(norm, x, None):
+        from ncollapse.models.norm_ops import infer_norm, train_norm
+
+        if norm.training:
+            return train_norm(norm, x, None, relu=True, pool=True)  # type: ignore[no-any-return]
+        return infer_norm(norm, x, None, relu=True, pool=True)
+    return F.avg_pool2d(norm_relu(norm, x), 2)
 
 
 def split_fork(x: Tensor | Fork) -> Fork:

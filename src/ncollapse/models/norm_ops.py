@@ -28,12 +28,13 @@ def norm_apply(
     residual: Tensor | None,
     eps: float,
     relu: bool,
+    pool: bool = False,
 ) -> Tensor:
-    """relu((x - mean) / sqrt(variance + eps) weight + bias + residual)."""
+    """relu((x - mean) / sqrt(variance + eps) weight + bias + residual), with `pool` its means over 2 x 2 pixels."""
     from ncollapse.models.fused_norm import apply_norm
 
     with torch.cuda.device(x.device):
-        return apply_norm(x, weight, bias, mean, variance, residual, eps, relu)
+        return apply_norm(x, weight, bias, mean, variance, residual, eps, relu, pool)
 
 
 @custom_op("ncollapse::norm_backward", mutates_args=(), device_types="cuda")
@@ -47,12 +48,13 @@ def norm_backward(
     stats: Tensor,
     eps: float,
     relu: bool,
+    pool: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dx, the gradient before the ReLU or an empty tensor where that is dy, [d_weight, d_bias])."""
     from ncollapse.models.fused_norm import differentiate_norm
 
     with torch.cuda.device(x.device):
-        return differentiate_norm(dy, dy_second, x, y, weight, bias, stats, eps, relu)
+        return differentiate_norm(dy, dy_second, x, y, weight, bias, stats, eps, relu, pool)
 
 
 @norm_statistics.register_fake
@@ -61,13 +63,38 @@ def _(x: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, mom
 
 
 @norm_apply.register_fake
-def _(x: Tensor, *args: Any) -> Tensor:
-    return torch.empty_like(x)
+def _(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    residual: Tensor | None,
+    eps: float,
+    relu: bool,
+    pool: bool = False,
+) -> Tensor:
+    if not pool:
+        return torch.empty_like(x)
+    images, channels, height, width = x.shape
+    shape = (images, channels, height // 2, width // 2)
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
 @norm_backward.register_fake
-def _(dy: Tensor, dy_second: Tensor | None, x: Tensor, y: Tensor | None, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    written = dy_second is not None or (args[-1] and y is not None)
+def _(
+    dy: Tensor,
+    dy_second: Tensor | None,
+    x: Tensor,
+    y: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    stats: Tensor,
+    eps: float,
+    relu: bool,
+    pool: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    written = dy_second is not None or (relu and y is not None)
     g = torch.empty_like(x) if written else x.new_empty(0)
     return torch.empty_like(x), g, x.new_empty((2, x.shape[1]), dtype=torch.float32)
 
@@ -89,9 +116,10 @@ class NormReLU(torch.autograd.Function):
         eps: float,
         relu: bool,
         fork: bool,
+        pool: bool,
     ) -> Any:
-        y = norm_apply(x, weight, bias, stats[0], stats[1], residual, eps, relu)
-        ctx.has_residual, ctx.eps, ctx.relu, ctx.fork = residual is not None, eps, relu, fork
+        y = norm_apply(x, weight, bias, stats[0], stats[1], residual, eps, relu, pool)
+        ctx.has_residual, ctx.eps, ctx.relu, ctx.fork, ctx.pool = residual is not None, eps, relu, fork, pool
         if ctx.has_residual and relu:
             ctx.save_for_backward(x, weight, bias, stats, y)
         else:
@@ -103,20 +131,25 @@ class NormReLU(torch.autograd.Function):
         x, weight, bias, stats = ctx.saved_tensors[:4]
         y = ctx.saved_tensors[4] if ctx.has_residual and ctx.relu else None
         dy, *rest = [dy.to(x.dtype).contiguous(memory_format=torch.channels_last) for dy in grads]
-        dx, g, sums = norm_backward(dy, rest[0] if ctx.fork else None, x, y, weight, bias, stats, ctx.eps, ctx.relu)
+        second = rest[0] if ctx.fork else None
+        dx, g, sums = norm_backward(dy, second, x, y, weight, bias, stats, ctx.eps, ctx.relu, ctx.pool)
         d_residual = None
         if ctx.has_residual:
             d_residual = g if ctx.fork or ctx.relu else dy
-        return dx, sums[0], sums[1], d_residual, None, None, None, None
+        return dx, sums[0], sums[1], d_residual, None, None, None, None, None
 
 
-def train_norm(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool, fork: bool) -> Any:
-    """relu(norm(x) + residual) of a norm in training mode, twice with `fork`."""
+def train_norm(
+    norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool, *, fork: bool = False, pool: bool = False
+) -> Any:
+    """relu(norm(x) + residual) of a norm in training mode; twice with `fork`, means over 2 x 2 pixels with `pool`."""
     stats = norm_statistics(x.detach(), norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum)
-    return NormReLU.apply(x, norm.weight, norm.bias, residual, stats, norm.eps, relu, fork)  # type: ignore[no-untyped-call]
+    return NormReLU.apply(x, norm.weight, norm.bias, residual, stats, norm.eps, relu, fork, pool)  # type: ignore[no-untyped-call]
 
 
-def infer_norm(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
+def infer_norm(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool, pool: bool = False) -> Tensor:
     """relu(norm(x) + residual) of a norm in eval mode, without derivatives."""
-    y: Tensor = norm_apply(x, norm.weight, norm.bias, norm.running_mean, norm.running_var, residual, norm.eps, relu)
+    y: Tensor = norm_apply(
+        x, norm.weight, norm.bias, norm.running_mean, norm.running_var, residual, norm.eps, relu, pool
+    )
     return y

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from ncollapse.models.network import require_feature_dim, start_convolutions
 from ncollapse.models.norm import Fork, fork_norm_relu, norm_relu, split_fork
+from ncollapse.models.stem import convolve_stem
 
 DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 DEPTHS_32 = (5, 5, 5)
@@ -136,7 +137,7 @@ class ResNet(nn.Module):
         start_convolutions(self, "fan_out")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.conv1(x)
+        x = convolve_stem(self.conv1, x)
         y: Tensor | Fork = fork_norm_relu(self.bn1, x) if self.pool is None else self.pool(norm_relu(self.bn1, x))
         for stage in self.stages:
             y = getattr(self, stage)(y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass, field
@@ -23,8 +24,9 @@ from ncollapse.train.recipe import Recipe
 from ncollapse.train.record import RunFolder
 from ncollapse.train.step import EagerStep, GraphStep, SearchStep, Tally
 
-COMPILE_FROM_STEPS = 100_000
-"""Compiling takes as long as some ten thousand steps; from here on it repays itself."""
+COMPILE_FROM_STEPS = {"vit-small": 15_000}
+"""Networks that compiling makes faster, and from how many steps on it repays itself: on an H200 it takes 35 s the first
+time, and a step of `vit-small` then 5.6 ms instead of 8.0. Convolutional networks run in fused kernels without it."""
 
 
 @dataclass
@@ -77,7 +79,8 @@ def prepare(
     model, problem = build_model(recipe, feed, world)
     if compile is None:
         alone = threading.current_thread() is threading.main_thread()
-        compile = graph and alone and recipe.optim.epochs * feed.train.steps >= COMPILE_FROM_STEPS
+        repaid = COMPILE_FROM_STEPS.get(recipe.model.name, math.inf)
+        compile = graph and alone and recipe.optim.epochs * feed.train.steps >= repaid
     objective = Objective(
         model,
         recipe.loss.make().to(world.device),
