@@ -44,8 +44,9 @@ def main() -> None:
     ways: dict[str, Callable[[], object]] = {"measure": lambda: nc.measure(features, labels, weight, bias)}
     for loss in ("ce", "bce", "mse"):
         for model in ("free", "relu"):
-            ways[f"certify {loss} {model}"] = lambda loss=loss, model=model: nc.certify(  # type: ignore[misc]
-                features, labels, weight, bias, loss, features_model=model, **decays
+            problem = nc.Problem(loss, args.classes, features=model, **decays)
+            ways[f"certify {loss} {model}"] = lambda problem=problem: nc.certify(  # type: ignore[misc]
+                features, labels, weight, bias, problem
             )
     best = dict.fromkeys(ways, float("inf"))
     for repeat in range(args.repeats + 1):  # the first round warms up

@@ -27,11 +27,11 @@ from torch.utils.data import Dataset as TorchDataset
 
 from ncollapse import data
 from ncollapse.models import create
+from ncollapse.runs.folder import RunFolder
 from ncollapse.train import recipes
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.distributed import World
 from ncollapse.train.loop import measure_splits, prepare
-from ncollapse.train.record import RunFolder
 
 MEAN, STD = data.NORMALISATION["cifar10"]
 
@@ -158,14 +158,14 @@ def time_ours(device: torch.device, args: Any, compile: bool) -> dict[str, float
         trained = synchronise(device)
         measure_splits(run)
         measured = synchronise(device)
-    steps = run.feed.train.steps
+    steps = run.loaders.train.steps
     times = {"prepare_s": ready - began, "step_s": (trained - start) / steps, "train_s": trained - start}
     return {**times, "measure_s": measured - trained}
 
 
 def train_one_epoch(run: Any, epoch: int) -> None:
-    batch, samples = run.recipe.optim.batch_size, sum(run.feed.counts)
-    for i, (x, y) in enumerate(run.feed.train.epoch(epoch)):
+    batch, samples = run.recipe.optim.batch_size, sum(run.loaders.counts)
+    for i, (x, y) in enumerate(run.loaders.train.epoch(epoch)):
         run.step(x, y, min(batch, samples - i * batch))
     run.tally.read()
 
@@ -186,7 +186,7 @@ def time_packed(device: torch.device, args: Any, together: int) -> float:
             ready.wait()
             began = time.perf_counter()
             train_one_epoch(run, 2)
-            clock.append((time.perf_counter() - began, run.feed.train.steps))
+            clock.append((time.perf_counter() - began, run.loaders.train.steps))
 
     with tempfile.TemporaryDirectory() as folder, switches(device, "bf16", False):
         threads = [threading.Thread(target=work, args=(seed, folder)) for seed in range(together)]

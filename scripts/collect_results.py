@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ncollapse.experiments.records import collect, unpack
-from ncollapse.experiments.runs import read_runs
+from ncollapse.papers.archive import collect, unpack
+from ncollapse.runs.record import read_runs
 
 
 def main(source: str, target: str = "results/runs") -> None:

@@ -18,13 +18,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ncollapse.experiments.runs import read_runs
 from ncollapse.metrics.similarity import compactness, distinctiveness
+from ncollapse.runs.environment import describe_machine
+from ncollapse.runs.record import read_runs
 from ncollapse.train import Recipe
+from ncollapse.train.build import build_model, load_splits, make_loaders
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor, find_correct
-from ncollapse.train.feed import build_model, load_splits, make_feed
-from ncollapse.train.record import describe_machine
 
 
 def read(features: Tensor, labels: Tensor, centre: Tensor | float) -> dict[str, float]:
@@ -60,14 +60,14 @@ def main(runs: str, target: str) -> None:
         if record.status != "finished":
             continue
         recipe = Recipe.from_dict(record.config)
-        feed = make_feed(recipe, load_splits(recipe, os.environ.get("NCOLLAPSE_DATA")), world)
-        model, _ = build_model(recipe, feed, world)
+        loaders = make_loaders(recipe, load_splits(recipe, os.environ.get("NCOLLAPSE_DATA")), world)
+        model, _ = build_model(recipe, loaders, world)
         names = recipe.data.name, recipe.model.name, recipe.loss.name, recipe.optim.name
         found[record.run_id] = {"recipe": f"{' '.join(names)} seed {recipe.seed}"}
         for kind in ("final", "best"):
             model.load_state_dict(load_file(record.path / f"{kind}.safetensors", device=str(world.device)))
             extract = Extractor(model, recipe.precision, world)
-            train, test = (extract(feed.measured[split]) for split in ("train", "test"))
+            train, test = (extract(loaders.measured[split]) for split in ("train", "test"))
             found[record.run_id][kind] = read_all(train, test, find_correct(*test, model.head))
     command = f"python scripts/compactness.py {runs} {target}"
     whole = {**describe_machine(world.device), "command": command, "runs": found}

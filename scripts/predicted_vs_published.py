@@ -44,7 +44,7 @@ def predict(loss: str, num_classes: int, batch_size: float, bias_decay: float) -
 
 def compare() -> list[dict[str, Any]]:
     """One row a printed number: where it stands, what is printed, what is predicted."""
-    text = (files("ncollapse.experiments") / "published" / "bce-vs-ce.json").read_text()
+    text = (files("ncollapse.papers") / "published" / "bce-vs-ce.json").read_text()
     rows = []
     for table in TABLES:
         for cell in json.loads(text)["entries"][table]["cells"]:

@@ -1,4 +1,4 @@
-"""Imports point down only, and `import ncollapse` stays light."""
+"""Imports point down only, room by room and without cycles, and `import ncollapse` stays light."""
 
 import ast
 import json
@@ -11,18 +11,21 @@ import pytest
 import ncollapse
 
 ROOT = Path(ncollapse.__file__).parent
-LEVELS = {
-    0: ("frames", "heads", "losses", "metrics", "theory", "console", "places"),
-    1: ("data", "models", "features", "train", "monitoring", "checkpoints", "metrics.streaming"),
-    2: ("experiments", "report", "integrations", "commands", "cli", "__main__"),
-}
-LEVEL_OF = {part: level for level, parts in LEVELS.items() for part in parts}
+DOCS = Path(__file__).parents[1] / "docs" / "architecture.md"
+ROOMS = (
+    *("console", "output", "grammar", "processes"),
+    *("frames", "heads", "losses", "metrics", "theory"),
+    *("data", "models", "features", "runs", "train", "checkpoints"),
+    *("sweep", "compare", "papers", "report", "monitoring", "integrations", "commands", "cli", "__main__"),
+)
+"""From the ground up: a room imports from itself and from those before it."""
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 HEAVY = {"plotly", "sklearn", "torchmetrics", "tyro", "rich", "cattrs", "jinja2"}
 EXTRAS = {
     *("torchvision", "timm", "lightning", "pytorch_lightning", "transformers", "accelerate"),
     *("ray", "tensorboard", "mlflow", "kaleido"),
 }
+Graph = dict[str, set[str]]
 
 
 def module_name(path: Path) -> str:
@@ -30,13 +33,16 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def level(module: str) -> int:
-    """The level of the longest known prefix of a dotted name below ncollapse."""
-    parts = module.split(".")
-    for end in range(len(parts), 0, -1):
-        if (prefix := ".".join(parts[:end])) in LEVEL_OF:
-            return LEVEL_OF[prefix]
-    raise AssertionError(f"ncollapse.{module} has no level: add it to LEVELS")
+def floor(module: str) -> int:
+    """The place of a module's room in `ROOMS`."""
+    room = module.partition(".")[0]
+    assert room in ROOMS, f"ncollapse.{module} has no room: add it to ROOMS and to docs/architecture.md"
+    return ROOMS.index(room)
+
+
+def is_module(dotted: str) -> bool:
+    path = ROOT.joinpath(*dotted.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
 def imported_modules(tree: ast.AST, package: str) -> set[str]:
@@ -45,32 +51,71 @@ def imported_modules(tree: ast.AST, package: str) -> set[str]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
-        names = []
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            found |= {
+                alias.name.removeprefix("ncollapse.") for alias in node.names if alias.name.startswith("ncollapse.")
+            }
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 above = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*above, *([node.module] if node.module else [])])
-            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        found |= {name.removeprefix("ncollapse.") for name in names if name.startswith("ncollapse.")}
+            if base == "ncollapse" or base.startswith("ncollapse."):
+                inside = base.removeprefix("ncollapse").lstrip(".")
+                names = [f"{inside}.{alias.name}".lstrip(".") for alias in node.names]
+                found |= {name if is_module(name) else inside for name in names} - {""}
         found |= imported_modules(node, package)
     return found
 
 
-def is_module(dotted: str) -> bool:
-    path = ROOT.joinpath(*dotted.split("."))
-    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+def read_imports() -> Graph:
+    """Which module imports which."""
+    graph = {}
+    for path in FILES:
+        name = module_name(path)
+        package = f"ncollapse.{name}" if path.name == "__init__.py" else f"ncollapse.{name}".rpartition(".")[0]
+        graph[name] = {other for other in imported_modules(ast.parse(path.read_text()), package) if is_module(other)}
+    return graph
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_name)
-def test_imports_point_down(path):
-    name = module_name(path)
-    package = f"ncollapse.{name}" if path.name == "__init__.py" else f"ncollapse.{name}".rpartition(".")[0]
-    imports = imported_modules(ast.parse(path.read_text()), package)
-    upward = {other for other in imports if is_module(other) and level(other) > level(name)}
-    assert not upward, f"ncollapse.{name} (level {level(name)}) imports from above: {sorted(upward)}"
+def find_upward(graph: Graph) -> list[str]:
+    """The imports from a room further up."""
+    return [
+        f"{name} imports {other}" for name, others in graph.items() for other in others if floor(other) > floor(name)
+    ]
+
+
+def find_cycle(graph: Graph) -> list[str]:
+    """A cycle of imports, empty where there is none (depth-first search)."""
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        for other in sorted(graph.get(name, ())):
+            if found := visit(other, [*path, name]):
+                return found
+        done.add(name)
+        return []
+
+    return next((found for name in graph if (found := visit(name, []))), [])
+
+
+def test_imports_point_down():
+    assert find_upward(read_imports()) == []
+
+
+def test_there_are_no_cycles():
+    assert find_cycle(read_imports()) == []
+
+
+def test_an_import_turned_round_is_found():
+    graph = read_imports()
+    graph["papers.judge"] = {*graph["papers.judge"], "report.html"}
+    assert find_upward(graph) == ["papers.judge imports report.html"]
+    assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
 
 
 def test_the_reading_of_imports_itself():
@@ -80,14 +125,21 @@ if TYPE_CHECKING:
     from ncollapse.report import page
 from ..train import loop
 from . import balanced
+from ncollapse.heads import Head
 def late():
     import ncollapse.cli
 """
     found = imported_modules(ast.parse(source), "ncollapse.theory")
-    assert {"train", "train.loop", "theory", "theory.balanced", "cli"} <= found
-    assert not any(name.startswith("report") for name in found)
-    assert level("metrics.streaming") == 1
-    assert level("metrics.collapse") == 0
+    assert found == {"train.loop", "theory.balanced", "heads", "cli"}
+
+
+def test_the_page_on_architecture_names_every_room():
+    text = DOCS.read_text(encoding="utf-8")
+    assert [room for room in ROOMS if room != "__main__" and f"`{room}`" not in text] == []
+
+
+def test_files_are_small():
+    assert [module_name(path) for path in FILES if len(path.read_text().splitlines()) > 500] == []
 
 
 def test_parts_are_attributes():

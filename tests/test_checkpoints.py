@@ -9,6 +9,7 @@ from safetensors.torch import save_file, save_model
 import ncollapse as nc
 from ncollapse import cli, data
 from ncollapse.checkpoints import build, fill, measure_checkpoint
+from ncollapse.data.normalisation import choose_normalisation
 from ncollapse.models import create
 from ncollapse.models.weights import read_weights
 
@@ -94,9 +95,9 @@ def network(home):
     return own_network.build(10)
 
 
-def expect(network):
+def expect(network, normalise=data.NORMALISATION["digits"]):
     samples = data.load("digits")
-    batches = data.EvalLoader(samples, normalise=data.NORMALISATION["digits"])
+    batches = data.EvalLoader(samples, normalise=normalise)
     x = torch.cat([x for x, _ in batches])
     with torch.no_grad():
         features = network.eval().trunk(x)
@@ -166,6 +167,62 @@ def test_weights_in_any_form_give_the_network_s_numbers(home, network, capsys, s
     assert found["accuracy"] == exact.accuracy
     assert found["nc1"] == pytest.approx(exact.nc1, rel=1e-4)
     assert found["positive_score"]["mean"] == pytest.approx(exact.positive_score.mean, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("asked", "mean", "std", "words"),
+    [
+        ([], 0.3058, 0.3759, "minus mean 0.3058, over std 0.3759 (our recipes' for digits)"),
+        (["--normalise", "recipe"], 0.3058, 0.3759, "minus mean 0.3058, over std 0.3759 (our recipes' for digits)"),
+        (["--normalise", "none"], 0.0, 1.0, "pixels in [0, 1], not normalised (as asked)"),
+        (["--normalise", "0.5/0.25"], 0.5, 0.25, "minus mean 0.5, over std 0.25 (as given)"),
+    ],
+    ids=["auto", "recipe", "none", "numbers"],
+)
+def test_pixels_are_normalised_as_asked_and_it_is_printed(home, network, capsys, asked, mean, std, words):
+    path = save_plain(network.state_dict(), home)
+    command = ["measure", "--model", "own_network:build", "--weights", str(path), "--data", "digits", *asked]
+    assert cli.main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["nc1"] == pytest.approx(expect(network, ((mean,), (std,))).nc1, rel=1e-4)
+    assert (found["normalisation"]["mean"], found["normalisation"]["std"]) == ([mean], [std])
+    assert cli.main(command) == 0
+    assert words in capsys.readouterr().out
+
+
+def test_a_model_that_says_its_own_normalisation(home, network):
+    path = save_plain(network.state_dict(), home)
+    (home / "own_network.py").write_text(
+        FACTORY + "\n\nclass Timm(Net):\n    pretrained_cfg = {'mean': (0.4,), 'std': (0.2,)}\n"
+    )
+    __import__("importlib").reload(__import__("own_network"))
+    found = measure_checkpoint("own_network:Timm", path, "digits", normalise="model")
+    assert found.measurement.nc1 == pytest.approx(expect(network, ((0.4,), (0.2,))).nc1, rel=1e-4)
+    assert found.normalisation.origin == "the model's pretrained_cfg"
+    with pytest.raises(ValueError, match="normalise: 'model' needs a network with a `pretrained_cfg`"):
+        measure_checkpoint("own_network:Net", path, "digits", normalise="model")
+
+
+@pytest.mark.parametrize(
+    ("text", "dataset", "message"),
+    [
+        ("timm", "digits", "normalise: expected auto, none, recipe, imagenet, model or MEAN"),
+        ("0.5", "digits", "normalise: expected auto"),
+        ("0.5,0.5/0.2", "digits", "as many means as standard deviations"),
+        ("0.5/0", "digits", "all of these > 0"),
+        ("recipe", "npz:a.npz", "normalise: 'recipe' is known for digits, mnist"),
+    ],
+)
+def test_what_names_no_normalisation(text, dataset, message):
+    with pytest.raises(ValueError, match=message):
+        choose_normalisation(text, dataset)
+
+
+def test_data_without_a_recipe_are_left_as_they_are_and_it_is_said():
+    assert choose_normalisation("auto", "npz:a.npz").describe() == (
+        "pixels in [0, 1], not normalised (npz:a.npz has none in our recipes)"
+    )
+    assert choose_normalisation("imagenet", "folder:x").mean == (0.485, 0.456, 0.406)
 
 
 def test_a_factory_is_told_the_number_of_classes_where_it_listens(home):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ncollapse import train
-from ncollapse.experiments import sweep
+from ncollapse.sweep import sweep
 
 PAGES = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
 

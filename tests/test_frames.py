@@ -11,6 +11,7 @@ from ncollapse.frames import (
     frame_distance,
     general_orthogonal_frame,
     general_orthogonal_gram,
+    gram_distance,
     low_rank_etf,
     nearest_low_rank_gram,
     orthogonal_frame,
@@ -126,3 +127,10 @@ def test_distance_of_a_known_pair_and_of_nothing():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_distance_of_a_product_that_is_not_symmetric():
+    product = torch.tensor([[2.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    expected = math.sqrt(sum((a / math.sqrt(6) - b) ** 2 for a, b in zip([2, 0, 1, 1], [0.5, -0.5, -0.5, 0.5])))
+    assert gram_distance(product, etf_gram(2)).item() == pytest.approx(expected, rel=1e-14)
+    assert gram_distance(torch.zeros(2, 2), etf_gram(2)).isnan()

@@ -1,6 +1,5 @@
 """`monitor` in a plain loop: right numbers, and a training that does not notice."""
 
-import doctest
 import json
 import re
 import runpy
@@ -14,7 +13,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ncollapse as nc
-from ncollapse import monitoring
 from ncollapse.data import load
 
 DECAYS = {"weight_decay": 5e-3, "feature_decay": 5e-3, "bias_decay": 5e-3}
@@ -82,7 +80,8 @@ def test_the_numbers_are_those_of_measure(digits):
     exact = nc.measure(features, y, head=model[4], problem=problem)
     assert watch.last.nc1 == pytest.approx(exact.nc1, rel=1e-6)
     assert watch.last.accuracy == exact.accuracy
-    certificate = nc.certify(features, y, loss="bce", head=model[4], batch_size=50, features_model="relu", **DECAYS)
+    problem = nc.Problem("bce", len(model[4].weight), batch_size=50, features="relu", **DECAYS)
+    certificate = nc.certify(features, y, head=model[4], problem=problem)
     numbers = watch.history[-1].numbers()
     assert numbers["certified/gap"] == pytest.approx(certificate.gap, rel=1e-5)
     assert numbers["predicted/positive_score"] == nc.predict(problem).positive_score
@@ -181,6 +180,25 @@ def test_a_function_that_returns_features_with_its_head(digits):
     assert watch.last == nc.monitor(model, loader).observe().measurement
 
 
+def test_missing_classes_are_said_once(digits):
+    x, y = digits.tensors
+    few = [(x[y < 9], y[y < 9])]
+    watch = nc.monitor(build(), few)
+    with pytest.warns(UserWarning, match="measure: no sample of class 9") as said:
+        watch.observe()
+    assert len(said) == 1
+    assert watch.observe().measurement.present_classes == 9  # warnings are errors here
+    nc.monitor(build(), few, min_count=2).observe()  # left out on request
+
+
+def test_fields_by_choice(digits):
+    seen = nc.monitor(build(), DataLoader(digits, 64), fields=["nc1", "accuracy"]).observe()
+    whole = nc.monitor(build(), DataLoader(digits, 64)).observe()
+    assert seen.measurement.nc1 == pytest.approx(whole.measurement.nc1, rel=1e-9)
+    assert np.isnan(seen.measurement.nc2)
+    assert {name for name in seen.numbers() if name.startswith("nc/")} < set(whole.numbers())
+
+
 def test_a_fixed_subset(digits):
     loader = DataLoader(digits, batch_size=64, shuffle=True)
     watches = [nc.monitor(build(), loader, samples=120, seed=seed) for seed in (0, 0, 1)]
@@ -192,11 +210,37 @@ def test_a_fixed_subset(digits):
 
 def test_curves(digits):
     model = build()
-    with nc.monitor(model, DataLoader(digits, 64)) as watch:
+    problem = nc.Problem("bce", 10, batch_size=50, features="relu", **DECAYS)
+    with nc.monitor(model, DataLoader(digits, 64), problem=problem) as watch:
         train(model, digits, 1, watch)
-    drawn = {curve.name: curve for curve in watch.plot().data}
-    assert list(drawn["nc1"].x) == [0, 1]
-    assert list(drawn["nc1"].y) == [seen.measurement.nc1 for seen in watch.history]
+    figure = watch.plot()
+    drawn = {curve.name: curve for curve in figure.data}
+    nc1 = drawn["NC1: within-class spread"]
+    assert list(nc1.x) == [0, 1]
+    assert list(nc1.y) == pytest.approx([seen.measurement.nc1 for seen in watch.history], rel=1e-4)
+    assert drawn["positive score, predicted"].y[0] == nc.predict(problem).positive_score
+    assert drawn["positive score, predicted"].line.dash == "dash"
+    gaps = [seen.certificate.gap for seen in watch.history]
+    assert list(drawn["Certified gap to the optimum"].y) == pytest.approx(gaps, rel=1e-4)
+    assert "Neural collapse over 1 epochs" in figure.layout.title.text
+    with pytest.raises(ValueError, match="history: expected at least one observation, got none"):
+        nc.monitor(model, DataLoader(digits, 64)).plot()
+
+
+def test_a_monitor_is_printed_as_a_table(digits):
+    problem = nc.Problem("bce", 10, batch_size=50, features="relu", **DECAYS)
+    watch = nc.monitor(build(), DataLoader(digits, 64), problem=problem)
+    assert str(watch) == "nothing measured yet"
+    for _ in range(20):
+        watch.step()
+    lines = str(watch).splitlines()
+    assert lines[0].split() == ["epoch", "nc1", "nc2", "nc3", "nc4", "accuracy", "gap"]
+    assert [int(line.split()[0]) for line in lines[1:13]] == [1, 3, 4, 6, 8, 10, 11, 13, 15, 17, 18, 20]
+    assert lines[12].split()[1] == f"{watch.last.nc1:.4g}"
+    assert lines[14].split() == ["epoch", "20", "measured", "predicted"]
+    shown = {line.split()[0]: line.split()[1:] for line in lines[15:]}
+    assert shown["bias"] == [f"{watch.last.bias.mean:.4g}", f"{nc.predict(problem).bias:.4g}"]
+    assert repr(watch) == "<Monitor of Sequential: epoch 20, 20 observations>"
 
 
 def test_what_does_not_fit_is_known_before_training(digits):
@@ -224,6 +268,13 @@ def test_the_page_on_monitoring(tmp_path, monkeypatch):
     assert any((tmp_path / "events").iterdir())
 
 
+def test_the_benchmark_of_memory(monkeypatch, capsys):
+    script = Path(__file__).parents[1] / "benchmarks" / "monitor.py"
+    monkeypatch.setattr(sys, "argv", ["monitor.py", "--device", "cpu", "--memory", "64"])
+    runpy.run_path(str(script), run_name="__main__")
+    assert re.match(r"features 1 MiB, peak \d+ MiB", capsys.readouterr().out)
+
+
 def test_the_benchmark_ends_and_leaves_its_numbers(tmp_path, monkeypatch, capsys):
     script = Path(__file__).parents[1] / "benchmarks" / "monitor.py"
     arguments = ["--device", "cpu", "--batch", "2", "--seconds", "0", "--json", str(tmp_path / "monitor.json")]
@@ -234,9 +285,3 @@ def test_the_benchmark_ends_and_leaves_its_numbers(tmp_path, monkeypatch, capsys
     assert found["eager"]["plain_ms"] > found["eager"]["inside_ms"] > 0
     assert found["update"]["waits"] >= 1  # on a CPU every update looks at its labels and features
     assert "an update: 0.00 launches" in capsys.readouterr().out
-
-
-def test_docstring_examples():
-    result = doctest.testmod(monitoring)
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -16,7 +16,7 @@ def test_every_block_runs_in_order(tmp_path, monkeypatch):
     for number, block in enumerate(BLOCKS, 1):
         exec(compile(block, f"README.md, Python block {number}", "exec"), names)
     if any("write_html" in block for block in BLOCKS):
-        assert "nc1" in next(tmp_path.glob("*.html")).read_text(encoding="utf-8")
+        assert "NC1" in next(tmp_path.glob("*.html")).read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(not BLOCKS, reason="the README has no Python block")

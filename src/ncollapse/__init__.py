@@ -13,6 +13,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ncollapse import compare as compare
+    from ncollapse import data as data
+    from ncollapse import features as features
+    from ncollapse import frames as frames
+    from ncollapse import heads as heads
+    from ncollapse import losses as losses
+    from ncollapse import metrics as metrics
+    from ncollapse import models as models
+    from ncollapse import papers as papers
+    from ncollapse import report as report
+    from ncollapse import runs as runs
+    from ncollapse import sweep as sweep
+    from ncollapse import theory as theory
+    from ncollapse import train as train
     from ncollapse.heads import ETFHead, Head, LinearHead, decay
     from ncollapse.losses import (
         BCELoss,
@@ -26,10 +40,10 @@ if TYPE_CHECKING:
     )
     from ncollapse.metrics import ClassStatistics, Measurement, Spread, measure
     from ncollapse.metrics.streaming import NeuralCollapse
-    from ncollapse.monitoring import monitor
+    from ncollapse.monitoring import Monitor, measure_layers, monitor
     from ncollapse.theory import Certificate, Prediction, Problem, certify, landscape, predict, solve
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "BCELoss",
     "BinaryLoss",
@@ -44,6 +58,7 @@ __all__ = [
     "Loss",
     "MSELoss",
     "Measurement",
+    "Monitor",
     "NeuralCollapse",
     "Prediction",
     "Problem",
@@ -53,6 +68,7 @@ __all__ = [
     "landscape",
     "make_loss",
     "measure",
+    "measure_layers",
     "monitor",
     "predict",
     "solve",
@@ -68,23 +84,25 @@ _LATER = {
     ),
     "ncollapse.metrics": ("ClassStatistics", "Measurement", "Spread", "measure"),
     "ncollapse.metrics.streaming": ("NeuralCollapse",),
-    "ncollapse.monitoring": ("monitor",),
+    "ncollapse.monitoring": ("Monitor", "measure_layers", "monitor"),
     "ncollapse.theory": ("Certificate", "Prediction", "Problem", "certify", "landscape", "predict", "solve"),
 }
 _HOME = {name: home for home, names in _LATER.items() for name in names}
 _PARTS = (
-    *("data", "experiments", "features", "frames", "heads", "losses"),
-    *("metrics", "models", "report", "theory", "train"),
+    *("compare", "data", "features", "frames", "heads", "losses", "metrics"),
+    *("models", "papers", "report", "runs", "sweep", "theory", "train"),
 )
 
 
-def __getattr__(name: str) -> Any:
-    if name in _PARTS:
-        return import_module(f"ncollapse.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'ncollapse' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
-    return value
+if not TYPE_CHECKING:  # type checkers would accept any name of a module that defines it
+
+    def __getattr__(name: str) -> Any:
+        if name in _PARTS:
+            return import_module(f"ncollapse.{name}")
+        if name not in _HOME:
+            raise AttributeError(f"module 'ncollapse' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOME[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ncollapse import data
+from ncollapse.data import EvalLoader, FolderEvalLoader
+from ncollapse.data.normalisation import Normalisation, choose_normalisation
 from ncollapse.features import extract
 from ncollapse.metrics import Measurement, measure
 from ncollapse.models import Network, create
+from ncollapse.models.factory import LIBRARIES, call_factory
 from ncollapse.models.weights import read_weights, rename, strip_wrappers, tensors_of
 
-LIBRARIES = ("timm", "torchvision")
 NAMED = 5
-VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Checkpoint(NamedTuple):
-    """A measurement, and the names in the file of weights that the network does not have."""
+    """A measurement, the names in the file of weights that the network lacks, and how pixels were normalised."""
 
     measurement: Measurement
     unexpected: tuple[str, ...]
+    normalisation: Normalisation
 
 
 def measure_checkpoint(
@@ -41,25 +40,29 @@ def measure_checkpoint(
     layer: str | None = None,
     image_size: int | None = None,
     channels: int | None = None,
+    normalise: str = "auto",
     device: str | torch.device | None = None,
 ) -> Checkpoint:
-    """Measure a network with these weights on a data set, un-augmented and normalised as in our recipes.
+    """Measure a network with these weights on a data set, without augmentation.
 
     model: "package.module:factory" (called with num_classes if it takes that or any keyword), "timm:NAME",
     "torchvision:NAME" or one of `ncollapse.models.NAMES`. weights: safetensors, a state dict of torch's, or the index
-    of their shards.
+    of their shards. normalise: see `ncollapse.data.normalisation.choose_normalisation`; it has to be what the network
+    was trained with.
     """
     samples = data.load(dataset, root, split)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    batches = data.eval_loader(
-        samples,
-        512,
-        normalise=data.NORMALISATION.get(dataset),
-        image_size=image_size,
-        channels=channels,
-        device=place,
-    )
+
+    def read(chosen: Normalisation | None) -> EvalLoader | FolderEvalLoader:
+        pixels = None if chosen is None else (chosen.mean, chosen.std)
+        return data.eval_loader(samples, 512, normalise=pixels, image_size=image_size, channels=channels, device=place)
+
+    chosen = None if normalise == "model" else choose_normalisation(normalise, dataset)
+    batches = read(chosen)
     network = build(model, samples.num_classes, batches.shape)
+    if chosen is None:
+        chosen = choose_normalisation(normalise, dataset, network)
+        batches = read(chosen)
     unexpected = fill(network, weights)
     try:
         found = extract(network.to(place), batches, layer=layer)
@@ -70,7 +73,7 @@ def measure_checkpoint(
             f"model: {model} cannot be run on inputs of {dataset}, of shape {list(batches.shape)}: "
             f"{type(error).__name__}: {error}"
         ) from error
-    return Checkpoint(measure(found.features, found.labels, head=found.head), unexpected)
+    return Checkpoint(measure(found.features, found.labels, head=found.head), unexpected, chosen)
 
 
 def in_forward(error: Exception) -> bool:
@@ -81,35 +84,9 @@ def in_forward(error: Exception) -> bool:
 
 def build(model: str, num_classes: int, shape: tuple[int, ...]) -> nn.Module:
     """The network of a name, for inputs of a shape; the working folder's modules can be imported."""
-    home, _, name = model.partition(":")
-    if not name or home in LIBRARIES:
-        return create(model, num_classes, in_channels=shape[0], image_size=shape[-1] if len(shape) == 3 else 1)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        factory = getattr(import_module(home), name)
-    except Exception as error:  # the module is the user's, and fails in any way
-        raise ImportError(
-            f"model: {model!r} cannot be imported as package.module:factory ({type(error).__name__}: {error})"
-        ) from error
-    if isinstance(factory, nn.Module) or not callable(factory):
-        raise TypeError(f"model: {model} is a {type(factory).__name__}, not a function or class that makes a network")
-    parameters = inspect.signature(factory).parameters.values()
-    takes_classes = any(item.name == "num_classes" or item.kind == item.VAR_KEYWORD for item in parameters)
-    needed = [item.name for item in parameters if item.default is item.empty and item.kind not in VARIADIC]
-    if set(needed) - {"num_classes"}:
-        raise TypeError(
-            f"model: {model} needs {', '.join(needed)}; expected a function without arguments, or with num_classes"
-        )
-    try:
-        made = factory(num_classes=num_classes) if takes_classes else factory()
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        raise ValueError(f"model: {model} made no network: {type(error).__name__}: {error}") from error
-    if not isinstance(made, nn.Module):
-        raise TypeError(f"model: {model} returned {type(made).__name__}, not a torch.nn.Module")
-    return made
+    if ":" in model and model.partition(":")[0] not in LIBRARIES:
+        return call_factory(model, num_classes)
+    return create(model, num_classes, in_channels=shape[0], image_size=shape[-1] if len(shape) == 3 else 1)
 
 
 def fill(network: nn.Module, path: str | os.PathLike[str]) -> tuple[str, ...]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from types import FrameType
+
+from ncollapse.console import prepare_streams
+from ncollapse.processes import SAFE_PATH
 
 VERBS = {
     "measure": "every number of the papers from features, labels and a classifier, or from a checkpoint",
@@ -19,6 +23,7 @@ VERBS = {
     "compare": "the same network under several losses and seeds, with statistics and a page",
     "reproduce": "the tables and figures of the papers as named experiments",
     "report": "the page for any folder of runs",
+    "env": "versions, GPUs and data sets found, for a bug report",
     "data": "which data sets are there, which are missing and where to put them",
 }
 CONTINUED = ("compare", "reproduce")
@@ -34,8 +39,14 @@ BAD_INPUT = (
 )
 
 
+COMMAND_PACKAGES = ("tyro", "rich", "cattrs", "jinja2", "plotly", "sklearn")
+"""Packages that the library itself does without (docs/architecture.md)."""
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; return 0, 1 (the job failed), 2 (bad input) or 130 (interrupted)."""
+    prepare_streams()
+    os.environ.setdefault(SAFE_PATH, "1")  # for every process that this one starts
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
@@ -57,10 +68,13 @@ def main(argv: list[str] | None = None) -> int:
                 command = import_module(f"ncollapse.commands.{verb}")
                 if noted:
                     raise KeyboardInterrupt
-                return int(command.main(rest))
+                code = int(command.main(rest))
+                flush_output()
+                return code
         except KeyboardInterrupt:
             return tell_interrupt(verb)
         except BrokenPipeError:
+            drop_output()
             return 1
         except Exception as error:
             if debug:
@@ -70,8 +84,34 @@ def main(argv: list[str] | None = None) -> int:
             elif noted:
                 return tell_interrupt(verb)
             else:
-                print(f"ncollapse {verb}: {str(error) or type(error).__name__}", file=sys.stderr)
+                print(f"ncollapse {verb}: {describe(error)}", file=sys.stderr)
             return 2 if isinstance(error, BAD_INPUT) else 1
+
+
+def describe(error: Exception) -> str:
+    """Return the message of an error; where it has none, what kind of error it is."""
+    if isinstance(error, MemoryError):
+        return f"out of memory{f' ({error})' if str(error) else ''}"
+    if isinstance(error, ModuleNotFoundError) and error.name in COMMAND_PACKAGES:
+        return f"the commands need {error.name}: pip install ncollapse, without --no-deps"
+    return str(error) or type(error).__name__
+
+
+def flush_output() -> None:
+    """Write out what was printed; a full disk behind standard output is an error like any other."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_output()
+        raise OSError(f"standard output: cannot be written: {error.strerror}") from error
+
+
+def drop_output() -> None:
+    """Send what is still to be printed nowhere, so that the interpreter does not complain about it at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager

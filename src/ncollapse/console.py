@@ -1,37 +1,99 @@
-"""What the command line prints with: one console, one progress display, one way to write JSON."""
+"""What the command line prints with: one console, one progress display, one way to write JSON, on any terminal."""
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import json
 import math
+import os
 import sys
+import unicodedata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+DEGRADE = "ncollapse.degrade"
+"""The name of the error handler with which characters that a terminal lacks are written as others."""
+SUBSTITUTES = {
+    **{"−": "-", "–": "-", "—": "-", "±": "+/-", "·": "*", "×": "x", "≤": "<=", "≥": ">=", "≈": "~", "→": "->"},
+    **{"α": "alpha", "β": "beta", "γ": "gamma", "κ": "kappa", "λ": "lambda", "ρ": "rho", "σ": "sigma", "μ": "mu"},
+    **{"Σ": "Sigma", "Δ": "Delta", "δ": "delta", "ε": "epsilon", "θ": "theta", "‖": "||", "∞": "inf", "…": "..."},
+    **{"“": '"', "”": '"', "‘": "'", "’": "'", "√": "sqrt", "∈": "in", "ℓ": "l"},
+}
+SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+"))
+
+
+def prepare_streams() -> None:
+    """Make printing safe: closed streams go nowhere, and characters that the terminal lacks become others.
+
+    A closed descriptor is filled first: else the next file that is opened would take its number, and what libraries
+    print would end up in that file.
+    """
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the whole process
+    codecs.register_error(DEGRADE, degrade)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=DEGRADE)
+
+
+def degrade(error: UnicodeError) -> tuple[bytes, int]:
+    """Write characters that an encoding lacks in ASCII, and the bytes of a path that is not UTF-8 as they are.
+
+    >>> codecs.register_error(DEGRADE, degrade)
+    >>> "−1.2 ± 3·10⁻⁵ λ".encode("ascii", DEGRADE)
+    b'-1.2 +/- 3*10^-5 lambda'
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    found = b""
+    raised = False
+    for character in error.object[error.start : error.end]:
+        if character in SUPERSCRIPTS:
+            found += b"" if raised else b"^"
+            found += SUPERSCRIPTS[character].encode()
+        elif "\udc80" <= character <= "\udcff":
+            found += bytes([ord(character) - 0xDC00])
+        else:
+            plain = SUBSTITUTES.get(character) or unicodedata.normalize("NFKD", character)
+            found += plain.encode("ascii", "ignore") or b"?"
+        raised = character in SUPERSCRIPTS
+    return found, error.end
+
 
 def console() -> Console:
-    """A rich console on standard output, for tables and plain results."""
+    """Make a rich console on standard output; brackets and colons in names and paths are printed as they are."""
     from rich.console import Console
 
-    return Console()
+    return Console(markup=False, emoji=False)
 
 
-def progress() -> Progress:
-    """A progress display on standard error, so that results on standard output stay clean."""
+def progress(console: Console | None = None) -> Progress:
+    """Make a progress display on standard error, so that results on standard output stay clean.
+
+    However narrow the terminal, the bar, the epochs and the time left stay whole: the detail is cut first.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
+    cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[detail]}"),
-        console=Console(stderr=True),
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+        BarColumn(bar_width=20, table_column=Column(min_width=20)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[detail]}", markup=False, table_column=cut),
+        console=console or Console(stderr=True, markup=False, emoji=False),
+        expand=True,
     )
 
 

@@ -1,7 +1,7 @@
-"""The frames that class means and weights collapse to, and the distance to them.
+"""The frames to which class means and weights converge, and the distance to them.
 
 A frame is a matrix [K, d] whose K rows are vectors in R^d. Frames are compared by their Gram matrices divided by
-their Frobenius norm, so neither scale nor rotation counts.
+their Frobenius norm, so neither scale nor rotation matters.
 """
 
 from __future__ import annotations
@@ -162,8 +162,18 @@ def frame_distance(vectors: Tensor, gram: Tensor) -> Tensor:
     vectors = _check_vectors(vectors)
     if tuple(gram.shape) != (len(vectors), len(vectors)):
         raise ValueError(f"gram must have shape {[len(vectors)] * 2} to fit the vectors, got {list(gram.shape)}")
-    measured = vectors @ vectors.T
-    distance: Tensor = torch.linalg.norm(measured / torch.linalg.norm(measured) - gram.to(measured))
+    return gram_distance(vectors @ vectors.T, gram)
+
+
+def gram_distance(gram: Tensor, ideal: Tensor) -> Tensor:
+    """Return |G/|G|_F - ideal|_F for a matrix G [K, K] and an ideal one of Frobenius norm 1; NaN if G is 0.
+
+    G need not be symmetric: bce-vs-ce Eq. 34 compares W H^T with the Gram matrix of a simplex ETF.
+
+    >>> float(gram_distance(5.0 * etf_gram(4), etf_gram(4))) < 1e-12
+    True
+    """
+    distance: Tensor = torch.linalg.norm(gram / torch.linalg.norm(gram) - ideal.to(gram))
     return distance
 
 

@@ -1,13 +1,13 @@
 """The classifier's last layer, z = W h - b: as plain tensors, as a trainable layer, as a fixed frame.
 
-The bias is a threshold, as in the BCE paper. torch.nn.Linear adds its bias; `Head.from_linear` flips the sign, here and
-nowhere else.
+The bias is a threshold, as in the BCE paper. torch.nn.Linear adds its bias; `Head.from_linear` flips the sign. No other
+code does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -212,6 +212,17 @@ def decay(
     return total
 
 
+_BIAS_RULES: dict[str, Callable[[Any], float]] = {}
+
+
+def register_bias_rule(name: str, rule: Callable[[Any], float]) -> None:
+    """Make `bias_init=name` start all thresholds at `rule(problem)`. `ncollapse.theory` registers "theory".
+
+    The rule is handed in from above because heads do not import the theory, which imports them.
+    """
+    _BIAS_RULES[name] = rule
+
+
 def _check_start(bias: bool, bias_init: Any) -> None:
     if not bias and not (isinstance(bias_init, int | float) and bias_init == 0):
         raise ValueError(f"bias_init={bias_init!r} needs a bias, but bias=False")
@@ -224,17 +235,15 @@ def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
     if isinstance(bias_init, int | float):
         return start + float(bias_init)
     if isinstance(bias_init, str):
-        if bias_init != "theory":
+        if bias_init != "theory" and bias_init not in _BIAS_RULES:
             raise ValueError(
                 f"bias_init must be a number, K numbers, {{'prior': counts}} or 'theory', got {bias_init!r}"
             )
         if problem is None:
-            raise ValueError("bias_init='theory' needs a problem: the loss, the classes and the decays")
+            raise ValueError(f"bias_init={bias_init!r} needs a problem: the loss, the classes and the decays")
         if problem.num_classes != len(start):
             raise ValueError(f"problem has num_classes={problem.num_classes}, but the head num_classes={len(start)}")
-        from ncollapse.theory import predict
-
-        return torch.full_like(start, float(predict(problem).bias))
+        return torch.full_like(start, float(_BIAS_RULES[bias_init](problem)))
     if isinstance(bias_init, Mapping):
         if set(bias_init) != {"prior"}:
             raise ValueError(f"bias_init as a mapping must be {{'prior': counts}}, got keys {sorted(bias_init)}")

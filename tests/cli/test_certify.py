@@ -39,17 +39,16 @@ def test_table_and_options_reach_the_library(tmp_path, capsys, optimum):
     options = ["--loss", "mse", "--kappa", "1", "--beta", "3", "--batch-size", "20", "--features", "relu"]
     assert main(["certify", str(tmp_path / "a.npz"), *options, *DECAYS]) == 0
     out = capsys.readouterr().out
-    expected = nc.certify(
-        arrays["features"],
-        arrays["labels"],
-        arrays["weight"],
-        None,
+    problem = nc.Problem(
         nc.MSELoss(kappa=1, beta=3),
+        len(arrays["weight"]),
         weight_decay=5e-3,
         feature_decay=5e-3,
+        bias_decay=0.05,
         batch_size=20,
-        features_model="relu",
+        features="relu",
     )
+    expected = nc.certify(**arrays, problem=problem)
     assert f"{expected.objective:.9g}" in out
     assert f"{expected.lower_bound:.9g}" in out
     assert "lower bound" in out
@@ -71,7 +70,7 @@ def test_label_smoothing_reaches_the_loss(tmp_path, capsys, optimum):
     [
         (["missing.npz", *DECAYS], "no such file"),
         (["a.npz", *DECAYS], "weight [K, d] missing"),
-        (["b.npz", "--weight-decay", "0", "--feature-decay", "1"], "weight_decay is 0.0"),
+        (["b.npz", "--weight-decay", "0", "--feature-decay", "1"], "weight_decay is 0: the minimum"),
         (["b.npz", *DECAYS, "--features", "relu"], "non-negative"),
         (["b.npz", *DECAYS, "--loss", "ce", "--kappa", "2"], "kappa"),
     ],

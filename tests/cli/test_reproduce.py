@@ -6,18 +6,18 @@ import sys
 import pytest
 
 from ncollapse import cli
-from ncollapse.experiments.catalogue import CATALOGUE
-from ncollapse.experiments.experiment import Experiment, Point, adjust
-from ncollapse.experiments.records import unpack
-from ncollapse.experiments.runs import read_runs
-from ncollapse.experiments.sweep import take_share
+from ncollapse.papers.archive import unpack
+from ncollapse.papers.catalogue import CATALOGUE
+from ncollapse.papers.experiment import Experiment, Point
+from ncollapse.runs.record import read_runs
+from ncollapse.sweep.sweep import take_share
 from ncollapse.train import recipes
 
 
 def grid():
     """Two losses on a few digits."""
-    base = adjust(recipes.get("digits"), model__name="mlp-16", data__samples_per_class=10, optim__epochs=2)
-    return [Point({"data": "digits", "loss": name}, adjust(base, loss__name=name)) for name in ("ce", "bce")]
+    base = recipes.get("digits").override(model__name="mlp-16", data__samples_per_class=10, optim__epochs=2)
+    return [Point({"data": "digits", "loss": name}, base.override(loss__name=name)) for name in ("ce", "bce")]
 
 
 @pytest.fixture
@@ -175,7 +175,11 @@ def test_epochs_of_an_id_go_before_the_common_ones(capsys):
     short, long = "bce-vs-ce/table-11@40:batch_size=64", "bce-vs-ce/table-11:batch_size=64"
     assert runs(short, long) == [*runs(long, "--epochs", "40"), *runs(long)]
     assert runs(short, "--epochs", "10") == runs(long, "--epochs", "40") != runs(long)
-    for word, said in (("@:loss=ce", "'' after @"), ("@4.5", "'4.5' after @"), ("@0", "epochs=0: at least one")):
+    for word, said in (
+        ("@:loss=ce", "'' after @"),
+        ("@4.5", "'4.5' after @"),
+        ("@0", "epochs: expected at least 1, got 0"),
+    ):
         assert call(f"bce-vs-ce/table-11{word}", "--dry-run") == 2
         assert said in capsys.readouterr().err
 
@@ -231,16 +235,16 @@ def test_the_list_fits_80_columns_on_a_terminal(tmp_path, capsys, monkeypatch):
         (["bce-vs-ce/table-6:model=vgg"], "model = resnet18, resnet50, densenet121"),
         (["bce-vs-ce/table-6:model"], "must be KEY=VALUE"),
         (["bce-vs-ce/figure-3:bias_init=0", "--only", "bias_decay=0.5"], "no run of bce-vs-ce/figure-3 has all"),
-        (["bce-vs-ce/table-6", "--index", "0/3", "--dry-run"], "index=0/3"),
-        (["bce-vs-ce/table-6", "--index", "4/3", "--dry-run"], "index=4/3"),
+        (["bce-vs-ce/table-6", "--index", "0/3", "--dry-run"], "got 0/3"),
+        (["bce-vs-ce/table-6", "--index", "4/3", "--dry-run"], "got 4/3"),
         (["bce-vs-ce/table-6", "nope/table-1", "--list"], "no experiment 'nope/table-1'"),
         (["bce-vs-ce/table-6", "--only", "model=vgg"], "model = resnet18, resnet50, densenet121"),
-        (["bce-vs-ce/table-6", "--index", "3"], "must be i/n"),
+        (["bce-vs-ce/table-6", "--index", "3"], "index: expected i/n"),
         (["bce-vs-ce/table-6", "--data-root", "/nowhere"], "its files go into /nowhere/MNIST/raw"),
-        (["mse-landscape/figure-2", "--time-limit", "-1"], "time_limit=-1"),
-        (["mse-landscape/figure-2", "--jobs", "0"], "jobs=0"),
+        (["mse-landscape/figure-2", "--time-limit", "-1"], "time_limit: expected"),
+        (["mse-landscape/figure-2", "--jobs", "0"], "jobs: expected"),
         (["bce-vs-ce/table-6", "--seeds", "0"], "seeds=0"),
-        (["bce-vs-ce/table-6", "--epochs", "0"], "epochs=0"),
+        (["bce-vs-ce/table-6", "--epochs", "0"], "epochs: expected at least 1, got 0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(words, message, capsys, tmp_path):

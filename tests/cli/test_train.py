@@ -7,7 +7,7 @@ import pytest
 
 from ncollapse.cli import main
 from ncollapse.commands.train import parse
-from ncollapse.experiments.runs import read_runs
+from ncollapse.runs.record import read_runs
 from ncollapse.train import recipes, run
 
 

@@ -11,17 +11,18 @@ from ncollapse.data import (
     EvalLoader,
     FolderEvalLoader,
     FolderLoader,
-    choose,
+    MissingSplit,
+    decoding,
     eval_loader,
     folders,
     load,
+    loader_factory,
     samples_per_class,
-    stream,
     train_loader,
     validation_split,
 )
-from ncollapse.data.folders import decode, load_mini_imagenet
-from ncollapse.data.stream import draw_window
+from ncollapse.data.decoding import decode, draw_window
+from ncollapse.data.folders import load_mini_imagenet
 
 Image = pytest.importorskip("PIL.Image")
 MIXED = Augment(crop=2, flip=True, mixup=0.8, cutmix=1.0, label_smoothing=0.1)
@@ -123,14 +124,14 @@ def test_workers_change_nothing(data):
 def test_few_images_wait_for_no_workers(data, monkeypatch):
     asked = []
 
-    class Workers(stream._Workers):
+    class Workers(decoding.DecodingWorkers):
         def __init__(self, decoder, workers, device):
             asked.append(workers)
             super().__init__(decoder, 0, device)
 
-    monkeypatch.setattr(stream, "_Workers", Workers)
+    monkeypatch.setattr(decoding, "DecodingWorkers", Workers)
     images = decode(data, 8).images
-    monkeypatch.setattr(stream, "DECODED_ALONE", len(data) - 1)
+    monkeypatch.setattr(decoding, "DECODED_ALONE", len(data) - 1)
     assert torch.equal(decode(data, 8).images, images)
     assert asked == [0, None]
 
@@ -149,10 +150,10 @@ def test_the_loader_that_fits_is_chosen(data, monkeypatch):
     options = {"image_size": 8, "workers": 0}
     assert isinstance(train_loader(data, 6, **options), DeviceLoader)
     with monkeypatch.context() as patch:
-        patch.setattr(choose, "decode", None)  # decoded once, for training
+        patch.setattr(loader_factory, "decode", None)  # decoded once, for training
         assert isinstance(eval_loader(data, 6, **options), EvalLoader)
     assert isinstance(train_loader(data, 6, augment=Augment(resized_crop=0.1), **options), FolderLoader)
-    monkeypatch.setattr(choose, "RESIDENT_BYTES", 100)
+    monkeypatch.setattr(loader_factory, "RESIDENT_BYTES", 100)
     assert isinstance(train_loader(data, 6, **options), FolderLoader)
     assert isinstance(eval_loader(data, 6, **options), FolderEvalLoader)
     assert isinstance(train_loader(load("digits"), 6), DeviceLoader)
@@ -176,8 +177,8 @@ def test_windows_have_the_area_and_aspect_asked_for():
 def test_a_missing_class_folder_is_named(folder, tmp_path):
     write_image(tmp_path / "train" / "ant" / "0.png", 1)
     write_image(tmp_path / "train" / "bee" / "0.png", 1)
-    with pytest.raises(FileNotFoundError, match=r"test or .*val"):
-        load(f"folder:{tmp_path}")
+    with pytest.raises(MissingSplit, match=r"test or .*val"):
+        load(f"folder:{tmp_path}", split="test")
     write_image(tmp_path / "test" / "ant" / "0.png", 1)
     with pytest.raises(ValueError, match="test has no class folder bee"):
         load(f"folder:{tmp_path}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TESTED = {"plain_loop", "lightning_callback", "huggingface_trainer", "two_processes", "timm_finetune"}
+TESTED = {"plain_loop", "lightning_callback", "huggingface_trainer", "two_processes", "timm_finetune", "language_model"}
 
 
 def run(name, capsys, monkeypatch, *arguments):
@@ -56,6 +56,18 @@ def test_huggingface_trainer(capsys, monkeypatch, tmp_path):
     before, after = read_column(out, "accuracy")
     assert before < 0.3
     assert after > before
+
+
+def test_language_model(capsys, monkeypatch, tmp_path):
+    out = run("language_model", capsys, monkeypatch, "--fast", "--out", tmp_path / "nc.html")
+    curve, accuracy = read_column(out, "NC1"), read_column(out, "accuracy")
+    assert curve[-1] < curve[0]
+    assert accuracy[2] > 0.75  # a token's first successor follows it in 85 % of the text
+    rows = [line.split() for line in out.splitlines() if "%" in line]
+    shares, right = ([float(row[place].rstrip("%")) for row in rows] for place in (-4, -3))
+    assert sum(shares) == pytest.approx(100, abs=0.3)
+    assert right[0] > right[-1]  # rare tokens are learned last
+    assert "layers.layers.0" in (tmp_path / "nc.html").read_text()
 
 
 def test_two_processes():

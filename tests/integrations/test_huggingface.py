@@ -112,6 +112,22 @@ def test_a_decoder_s_pooled_token(tmp_path):
     assert measured.positive_score.mean == pytest.approx(float(own), rel=1e-5)
 
 
+def test_train_and_validation_under_their_own_names(tmp_path):
+    trainer = make_trainer(make_vit(), Images(), tmp_path)
+    val = [{"pixel_values": IMAGES[:24] + 1, "labels": torch.arange(24) % 3}]
+    callbacks = [NeuralCollapseCallback(trainer), NeuralCollapseCallback(trainer, val, prefix="val")]
+    for callback in callbacks:
+        trainer.add_callback(callback)
+    trainer.train()
+    last = {name: value for entry in trainer.state.log_history for name, value in entry.items()}
+    assert last["nc/nc1"] == callbacks[0].history[-1].measurement.nc1
+    assert last["val/nc/nc1"] == callbacks[1].history[-1].measurement.nc1
+    assert last["nc/nc1"] != last["val/nc/nc1"]
+    trainer.add_callback(NeuralCollapseCallback(trainer, prefix="val"))
+    with pytest.raises(ValueError, match=r"prefix: expected a different one .* got 'val' twice"):
+        trainer.train()
+
+
 def test_without_transformers_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.delitem(sys.modules, "ncollapse.integrations.huggingface")

@@ -193,6 +193,32 @@ def test_early_stopping_finds_the_numbers_in_every_epoch(namespace, first, tmp_p
     assert logged == pytest.approx(exact, rel=1e-5)  # each once
 
 
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_train_and_validation_under_their_own_names(namespace, tmp_path):
+    val = DataLoader(TensorDataset(X[:40] + 1, Y[:40]), batch_size=20)
+    callbacks = [NeuralCollapseCallback(problem=PROBLEM), NeuralCollapseCallback(val, prefix="val", problem=PROBLEM)]
+    module = make_module(namespace)
+    trainer = fit(namespace, module, tmp_path, callbacks)
+    with torch.no_grad():
+        net = module.net.eval()
+        exact = [nc.measure(net[:4](x), y, head=net[4]) for x, y in ((X, Y), (X[:40] + 1, Y[:40]))]
+    assert exact[0].nc1 != pytest.approx(exact[1].nc1, rel=0.01)
+    for name, measured in zip(("nc/nc1", "val/nc/nc1"), exact):
+        assert float(trainer.callback_metrics[name]) == pytest.approx(measured.nc1, rel=1e-5)
+    with Path(tmp_path, "log", "version_0", "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row.get("val/nc/nc1")]
+    assert len(rows) == 3
+    assert float(rows[-1]["val/nc/nc1"]) == pytest.approx(exact[1].nc1, rel=1e-5)
+    assert float(rows[-1]["val/certified/gap"]) == pytest.approx(callbacks[1].history[-1].certificate.gap, rel=1e-5)
+    assert all(row.get("val/predicted/positive_score") for row in rows)
+
+
+def test_two_callbacks_cannot_log_under_one_name(tmp_path):
+    callbacks = [NeuralCollapseCallback(prefix="a"), NeuralCollapseCallback(prefix="a")]
+    with pytest.raises(ValueError, match=r"prefix: expected a different one .* got 'a' twice"):
+        fit("lightning.pytorch", make_module("lightning.pytorch"), tmp_path, callbacks)
+
+
 def test_without_lightning_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(lightning, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'ncollapse\[lightning\]'"):

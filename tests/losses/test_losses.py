@@ -138,7 +138,7 @@ def test_focal_is_convex_inside_its_region_and_not_everywhere(gamma):
 
 
 def test_make_loss_by_name():
-    assert LOSS_NAMES == ("ce", "bce", "focal", "ls", "mse")
+    assert tuple(LOSS_NAMES) == ("ce", "bce", "focal", "ls", "mse")
     for name in LOSS_NAMES:
         loss = make_loss(name)
         assert loss.name == name
@@ -189,3 +189,23 @@ def test_repr_shows_what_matters():
         == "FocalLoss(gamma=2, weight=[1.0, 2.0], reduction='sum')"
     )
     assert repr(nc.CELoss()) == "CELoss()"
+
+
+def test_bce_refuses_targets_above_one_and_takes_several_ones():
+    z = torch.zeros(1, 3)
+    with pytest.raises(ValueError, match=r"soft target must not exceed 1, got 1\.5"):
+        nc.BCELoss()(z, torch.tensor([[1.5, 0.0, 0.0]]))
+    assert nc.BCELoss()(z, torch.tensor([[1.0, 1.0, 0.0]])).item() == pytest.approx(3 * math.log(2))
+
+
+def test_class_reduction_is_a_choice_of_two_words():
+    with pytest.raises(ValueError, match="class_reduction must be 'sum' or 'mean', got 'none'"):
+        nc.MSELoss(class_reduction="none")
+    assert nc.MSELoss(class_reduction="sum").params() == {}
+    mean = nc.MSELoss(class_reduction="mean")
+    assert mean.params() == {"class_reduction": "mean"}
+    assert repr(mean) == "MSELoss(class_reduction='mean')"
+    z, y = torch.randn(4, 6, dtype=torch.float64), torch.arange(4)
+    assert mean(z, y).item() == pytest.approx(nc.MSELoss()(z, y).item() / 6)
+    torch_mse = torch.nn.functional.mse_loss(z, torch.eye(6, dtype=torch.float64)[:4])
+    assert 2 * mean(z, y).item() == pytest.approx(torch_mse.item())

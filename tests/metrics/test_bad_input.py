@@ -98,7 +98,8 @@ def test_magnitudes_within_the_limit_change_no_ratio(power):
     for name in ("nc1", "nc1_balanced", "cdnv", "nc2", "nc2_means", "nc3", "nc2_relu", "compactness", "accuracy"):
         assert getattr(far, name) == pytest.approx(getattr(plain, name), rel=1e-10), name
     assert far.means_rank == plain.means_rank
-    assert math.isnan(nc.measure(0 * H, Y).nc1)  # zeros are no matter of scale
+    with pytest.warns(UserWarning, match="all class means coincide"):
+        assert math.isnan(nc.measure(0 * H, Y).nc1)  # zeros are no matter of scale
 
 
 def test_statistics_refuse_what_is_no_matrix_by_name():
@@ -146,7 +147,7 @@ def test_no_classifier_is_nan_without_a_warning():
     m = nc.measure(H, Y)
     for name in ("nc2", "nc3", "nc4", "accuracy", "uniform_accuracy", "weight_energy", "nc2_relu"):
         assert math.isnan(getattr(m, name))
-    assert m.collapsed is None
+    assert m.scores_concentrated is None
     assert math.isnan(m.positive_score.mean)
     assert m.nc1 > 0
 
@@ -159,19 +160,23 @@ def once(call):
     return result, str(caught[0].message), caught[0].filename
 
 
+MEANS = ("nc1", "nc1_balanced", "nc1_quotient", "cdnv", "nc2_means", "nc3", "nc3_distance", "nc4", "nc2_relu")
+SIMILARITIES = ("compactness", "compactness_uncentred", "distinctiveness", "distinctiveness_centred")
+
+
 @pytest.mark.parametrize("batched", [False, True])
-def test_an_empty_class_is_nan_with_one_warning(batched):
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_empty_class_is_left_out_or_nan_with_one_warning(batched, strict):
     labels = torch.where(Y == 2, 1, Y)
-    call = (lambda: nc.measure([(H, labels)], weight=W)) if batched else (lambda: nc.measure(H, labels, W))
-    m, message, filename = once(call)
-    assert "class 2" in message
+    source = {"features": [(H, labels)]} if batched else {"features": H, "labels": labels}
+    m, message, filename = once(lambda: nc.measure(**source, weight=W, missing_classes="strict" if strict else "skip"))
+    assert "no sample of class 2; " in message
+    assert ("are NaN" if strict else "of the 3 classes present") in message
     assert filename == __file__
-    for name in ("nc1", "nc1_balanced", "nc1_quotient", "cdnv", "nc2_means", "nc3", "nc3_distance", "nc4", "nc2_relu"):
-        assert math.isnan(getattr(m, name)), name
-    similarities = ("compactness", "compactness_uncentred", "distinctiveness", "distinctiveness_centred")
-    for name in (*similarities, "equinorm_means", "mean_orthogonality"):
-        assert math.isnan(getattr(m, name)), name
+    for name in (*MEANS, *SIMILARITIES, "equinorm_means", "mean_orthogonality"):
+        assert math.isnan(getattr(m, name)) is strict, name
     assert m.empty_classes == (2,)
+    assert m.present_classes == 3
     assert m.counts == (3, 6, 0, 3)
     assert math.isnan(m.class_accuracy[2])
     assert math.isnan(m.mean_norms[2])
@@ -179,6 +184,22 @@ def test_an_empty_class_is_nan_with_one_warning(batched):
     assert m.nc2 == nc.measure(H, Y, W).nc2
     assert m.negative_score.count == 36
     assert m.feature_energy == pytest.approx((H.double() ** 2).sum(1).mean().item())
+
+
+def test_classes_without_samples_count_as_if_they_were_not_there():
+    """What compares class means is the measurement of the other classes alone."""
+    labels = torch.where(Y == 2, 1, Y)
+    places = torch.tensor([0, 1, 0, 2])
+    with pytest.warns(UserWarning, match="no sample of class 2"):
+        found = nc.measure(H, labels, W, numerical_rank=True)
+    alone = nc.measure(H, places[labels], W[[0, 1, 3]], numerical_rank=True)
+    for name in (*MEANS, *SIMILARITIES, "nc3_centred", "equinorm_means", "equiangle_means", "numerical_rank"):
+        if name != "nc4":
+            assert getattr(found, name) == pytest.approx(getattr(alone, name), rel=1e-12), name
+    nearest = torch.cdist(H, torch.stack([H[labels == k].mean(0) for k in (0, 1, 3)])).argmin(1)
+    decisions = (H @ W.T).argmax(1)
+    assert found.nc4 == (decisions == torch.tensor([0, 1, 3])[nearest]).double().mean()
+    assert found.nearest_mean_accuracy == alone.nearest_mean_accuracy
 
 
 def test_a_single_class_is_nan_with_one_warning():
@@ -191,12 +212,14 @@ def test_a_single_class_is_nan_with_one_warning():
 
 
 def test_an_empty_class_in_numerical_rank_is_nan():
-    m, _, _ = once(lambda: nc.measure(H, torch.where(Y == 2, 1, Y), num_classes=4, numerical_rank=True))
+    labels = torch.where(Y == 2, 1, Y)
+    m, _, _ = once(lambda: nc.measure(H, labels, num_classes=4, numerical_rank=True, missing_classes="strict"))
     assert math.isnan(m.numerical_rank)
 
 
 def test_exactly_merged_means_give_nan_or_a_smaller_rank():
-    same = nc.measure(torch.ones(6, 3), torch.arange(6) % 2, W[:2])
+    with pytest.warns(UserWarning, match="all class means coincide"):
+        same = nc.measure(torch.ones(6, 3), torch.arange(6) % 2, W[:2])
     assert same.means_rank == 0
     assert math.isnan(same.nc1)
     assert math.isnan(same.cdnv)
@@ -237,10 +260,14 @@ def test_class_statistics_refuse_bad_batches():
 def test_class_statistics_of_an_empty_class():
     statistics = nc.ClassStatistics(4, 3).update(H, torch.where(Y == 2, 1, Y)).update(H[:0], Y[:0])
     assert torch.isnan(statistics.means[2]).all()
-    m, message, _ = once(lambda: nc.measure(statistics, weight=W))
+    m, message, _ = once(lambda: nc.measure(statistics, weight=W, missing_classes="strict"))
     assert "class 2" in message
     assert math.isnan(m.nc1)
     assert math.isfinite(m.positive_score.mean)
+    skipped, _, _ = once(lambda: nc.measure(statistics, weight=W))
+    both, _, _ = once(lambda: nc.measure(H, torch.where(Y == 2, 1, Y), weight=W))
+    for name in ("nc1", "nc1_balanced", "cdnv", "nc3", "nc2_means", "nc2_relu"):
+        assert getattr(skipped, name) == pytest.approx(getattr(both, name), rel=1e-12), name
 
 
 def test_a_file_that_is_not_statistics(tmp_path):

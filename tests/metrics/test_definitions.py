@@ -50,6 +50,9 @@ def agree(found, expected, where, relative=1e-9, absolute=1e-12):
         for index, value in enumerate(expected):
             agree(found[index], value, f"{where}[{index}]", relative, absolute)
     else:
+        if math.isnan(expected):
+            assert math.isnan(found), where
+            return
         assert abs(float(found) - float(expected)) <= max(relative * abs(float(expected)), absolute), (
             f"{where}: measured {found!r}, by definition {float(expected)!r}"
         )
@@ -65,7 +68,7 @@ def test_every_field_equals_its_definition(regime):
     untested = set(found) - set(expected)
     assert untested == {
         "uniform_threshold", "bias_residual", "bias_residual_printed", "nc3_relu",
-        "num_samples", "num_classes", "dim", "empty_classes", "means_rank",
+        "num_samples", "num_classes", "present_classes", "dim", "empty_classes", "means_rank",
     }  # fmt: skip
     assert (found["num_samples"], found["num_classes"], found["dim"]) == (len(labels), len(weight), features.shape[1])
     assert found["means_rank"] == min(len(weight) - 1, features.shape[1])

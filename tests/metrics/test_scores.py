@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import ncollapse as nc
 from ncollapse.metrics import collect, uniform_accuracy, uniform_accuracy_grid
-from ncollapse.metrics.negatives import NegativeScores
+from ncollapse.metrics.distribution import Distribution
 from ncollapse.metrics.scores import spread_of
 from reference import metrics as reference
 
@@ -71,7 +71,7 @@ def test_binned_quantiles_are_close_and_the_rest_exact(monkeypatch, shift):
     features = features + shift * torch.linalg.pinv(weight).sum(1)
     exact = nc.measure(features, labels, weight).negative_score
     kept = collect(features, labels, weight, bins=16)
-    monkeypatch.setattr("ncollapse.metrics.negatives.EXACT", 0)
+    monkeypatch.setattr("ncollapse.metrics.distribution.EXACT", 0)
     binned = nc.measure(features, labels, weight).negative_score
     for name in ("mean", "std", "min", "max", "count"):
         assert getattr(binned, name) == getattr(exact, name)
@@ -87,19 +87,26 @@ def test_binned_quantiles_do_not_depend_on_the_copies(monkeypatch):
     """The way of a GPU, which keeps several copies of the counts, on the CPU."""
     g = torch.Generator().manual_seed(0)
     block, own = torch.randn(50, 6, generator=g, dtype=torch.float64), torch.arange(50)[:, None] % 6
-    monkeypatch.setattr("ncollapse.metrics.negatives.EXACT", 0)
-    one, many = (NegativeScores(50, 6, 0.0, torch.device("cpu")) for _ in range(2))
+    monkeypatch.setattr("ncollapse.metrics.distribution.EXACT", 0)
+    one, many = (Distribution(250, 0.0, torch.device("cpu"), parked=50) for _ in range(2))
     many._copies = 16
     many._counts = torch.zeros(len(one._counts) * 16, dtype=torch.int64)
-    one.add(block.clone(), own)
-    many.add(block.clone(), own)
+    one.add_other_scores(block.clone(), own)
+    many.add_other_scores(block.clone(), own)
     assert one.spread() == many.spread()
 
 
-def test_scores_beyond_float32_are_not_binned_wrongly(monkeypatch):
-    monkeypatch.setattr("ncollapse.metrics.negatives.EXACT", 0)
-    with pytest.raises(ValueError, match="too large"):
-        nc.measure(torch.eye(2).double() * -1e60, torch.arange(2), torch.ones(2, 2).double())
+@pytest.mark.parametrize("power", [-66, -60, -30, 0, 30, 60])
+def test_binned_quantiles_at_any_magnitude(monkeypatch, power):
+    """Scores are scaled before they become float32, which ends at 1e-45 and 3e38."""
+    g = torch.Generator().manual_seed(1)
+    features, labels = torch.randn(300, 8, generator=g).double() * 10.0**power, torch.arange(300) % 5
+    weight = torch.randn(5, 8, generator=g)
+    exact = nc.measure(features, labels, weight).negative_score
+    monkeypatch.setattr("ncollapse.metrics.distribution.EXACT", 0)
+    binned = nc.measure(features, labels, weight).negative_score
+    for name in ("q05", "q25", "median", "q75", "q95"):
+        assert getattr(binned, name) == pytest.approx(getattr(exact, name), rel=2**-10, abs=1e-3 * exact.std), name
 
 
 def test_snapshot_holds_what_the_figures_need():
@@ -173,7 +180,7 @@ def test_the_verdict_is_about_both_deviations(own, other, verdict):
     features = torch.tensor([[5 + own, other], [5 - own, -other], [other, 5 + own], [-other, 5 - own]])
     m = nc.measure(features, torch.tensor([0, 0, 1, 1]), torch.eye(2))
     assert (m.positive_score.std, m.negative_score.std) == pytest.approx((own, other), rel=1e-6)
-    assert m.collapsed is verdict
+    assert m.scores_concentrated is verdict
 
 
 def test_full_collapse_takes_the_values_the_table_names():
@@ -194,7 +201,7 @@ def test_full_collapse_takes_the_values_the_table_names():
     assert m.distinctiveness_centred == pytest.approx(classes / (2 * (classes - 1)))
     assert m.weight_cosines.mean == pytest.approx(-1 / (classes - 1))
     assert m.means_rank == classes - 1
-    assert m.collapsed is True
+    assert m.scores_concentrated is True
     assert m.positive_score.std == pytest.approx(0.0, abs=1e-12)
     orthogonal = nc.measure(torch.eye(classes), torch.arange(classes))
     assert orthogonal.distinctiveness == pytest.approx(0.5)
@@ -202,4 +209,5 @@ def test_full_collapse_takes_the_values_the_table_names():
     dead = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
     assert nc.measure(dead, torch.arange(3)).mean_orthogonality == pytest.approx(0.5**0.5), "of the two that are left"
     assert math.isnan(nc.measure(dead * torch.tensor([[1.0], [0.0], [0.0]]), torch.arange(3)).mean_orthogonality)
-    assert nc.measure(torch.ones(8, 3), torch.arange(8) % 2).distinctiveness == 0.0
+    with pytest.warns(UserWarning, match="all class means coincide"):
+        assert nc.measure(torch.ones(8, 3), torch.arange(8) % 2).distinctiveness == 0.0

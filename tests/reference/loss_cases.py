@@ -63,6 +63,16 @@ CASES = [
     _case("mse", nc.MSELoss, functional.mse, twin.mse, _quadratic(1.0, 1.0, 1.0)),
     _case("mse-alpha", nc.MSELoss, functional.mse, twin.mse_alpha, _quadratic(5.0, 3.0, 1.0), alpha=5.0, M=3.0),
     _case("mse-kappa", nc.MSELoss, functional.mse, twin.mse_kappa, _quadratic(4.0, 15.0, 2.0), kappa=2.0, beta=15.0),
+    _case(
+        "mse-mean",
+        nc.MSELoss,
+        functional.mse,
+        twin.mse_kappa,
+        _quadratic(2.0 / 5, 15.0, 2.0 / 5),
+        kappa=1.0,
+        beta=15.0,
+        class_reduction="mean",
+    ),
     _case("binary", *BINARY, num_classes=2),
 ]
 

@@ -88,13 +88,13 @@ def mse_alpha(z, y, alpha, M):
     return total
 
 
-def mse_kappa(z, y, kappa, beta):
-    """all-losses Eq. 6."""
+def mse_kappa(z, y, kappa, beta, class_reduction="sum"):
+    """all-losses Eq. 6, over K in the authors' code."""
     total = 0.0
     for score, value in zip(z, y):
         omega = 1 + (kappa - 1) * value
         total += omega * (score - beta * value) ** 2
-    return total
+    return total / len(z) if class_reduction == "mean" else total
 
 
 def quadratic_gradient(z, y, positive, goal, negative):

@@ -149,11 +149,15 @@ def uniform_accuracy_grid(positive, negative):
 
 
 def measure_features(features, labels, classes):
-    """The fields that need no classifier."""
+    """The fields that need no classifier, over the classes that have samples."""
     h = np.array(features, dtype=REAL)
     y = [int(label) for label in labels]
     total, dim = h.shape
-    groups = [[h[i] for i in range(total) if y[i] == k] for k in range(classes)]
+    every_group = [[h[i] for i in range(total) if y[i] == k] for k in range(classes)]
+    present = [k for k in range(classes) if every_group[k]]
+    counts = [len(group) for group in every_group]
+    groups, y = [every_group[k] for k in present], [present.index(k) for k in y]
+    classes = len(present)
     means = np.array([sum(group, np.zeros(dim, REAL)) / len(group) for group in groups])
     centre = sum(h, np.zeros(dim, REAL)) / total
     centred = means - centre
@@ -192,17 +196,18 @@ def measure_features(features, labels, classes):
             "distinctiveness": (1 - apart) / 2,
             "distinctiveness_centred": (1 - apart_centred) / 2,
             "feature_energy": average(dot(x, x) for x in h),
-            "mean_norms": [norm(m) for m in means],
+            "mean_norms": [norm(means[present.index(k)]) if n else math.nan for k, n in enumerate(counts)],
             "mean_cosines": spread(cosine(a, b) for a, b in itertools.combinations(means, 2)),
             "mean_orthogonality": average(
                 abs(cosine(a, b)) for a, b in itertools.combinations([m for m in means if any(m)], 2)
             ),
             "means_smallest_singular_value": singular[rank - 1],
-            "counts": [len(group) for group in groups],
+            "counts": counts,
         },
         means,
         centred,
         centre,
+        present,
     )
 
 
@@ -213,14 +218,14 @@ def measure(features, labels, weight, bias):
     classes = len(w)
     h = np.array(features, dtype=REAL)
     y = [int(label) for label in labels]
-    values, means, centred, centre = measure_features(features, labels, classes)
-    counts = values["counts"]
+    values, means, centred, centre, present = measure_features(features, labels, classes)
+    counts = [values["counts"][k] for k in present]
     mean_weight = average(w)
     w_centred = w - mean_weight
     scores = [[dot(row, x) for row in w] for x in h]
     logits = [[s - t for s, t in zip(row, b)] for row in scores]
     decisions = [max(range(classes), key=lambda j: row[j]) for row in logits]
-    nearest = [min(range(classes), key=lambda j: norm(x - means[j])) for x in h]
+    nearest = [present[min(range(len(present)), key=lambda j: norm(x - means[j]))] for x in h]
     own = [float(row[k]) for row, k in zip(logits, y)]
     other = [float(max(row[j] for j in range(classes) if j != k)) for row, k in zip(logits, y)]
     margins = []
@@ -228,10 +233,10 @@ def measure(features, labels, weight, bias):
         angles = [cosine(row, x - centre) for row in w_centred]
         margins.append(angles[k] - max(angles[j] for j in range(classes) if j != k))
     frame = []
-    for k in range(classes):
-        rest = sum((np.sqrt(REAL(counts[m])) * means[m] for m in range(classes)), np.zeros(h.shape[1], REAL))
-        frame.append(classes * np.sqrt(REAL(counts[k])) * means[k] - rest)
-    frame = np.array(frame)
+    for k in range(len(present)):
+        rest = sum((np.sqrt(REAL(counts[m])) * means[m] for m in range(len(present))), np.zeros(h.shape[1], REAL))
+        frame.append(len(present) * np.sqrt(REAL(counts[k])) * means[k] - rest)
+    frame, w_present = np.array(frame), w[present]
     positive = spread(row[k] for row, k in zip(scores, y))
     negative = spread(row[j] for row, k in zip(scores, y) for j in range(classes) if j != k)
     return values | {
@@ -240,23 +245,27 @@ def measure(features, labels, weight, bias):
         "nc2_rank": nearest_frame(w),
         "equinorm_weights": equinorm(w),
         "equiangle_weights": equiangle(w),
-        "nc3": to_simplex(gram(w, centred)),
-        "nc3_centred": to_simplex(gram(w_centred, centred)),
-        "nc3_distance": frobenius(w / frobenius(w) - centred / frobenius(centred)),
+        "nc3": to_simplex(gram(w_present, centred)),
+        "nc3_centred": to_simplex(gram(w_present - average(w_present), centred)),
+        "nc3_distance": frobenius(w_present / frobenius(w_present) - centred / frobenius(centred)),
         "nc4": average(REAL(a == c) for a, c in zip(decisions, nearest)),
+        "nearest_mean_accuracy": average(REAL(a == c) for a, c in zip(nearest, y)),
         "accuracy": average(REAL(a == c) for a, c in zip(decisions, y)),
         "uniform_accuracy": uniform_accuracy(own, other),
         "uniform_accuracy_grid": uniform_accuracy_grid(own, other),
-        "class_accuracy": [average(REAL(a == k) for a, c in zip(decisions, y) if c == k) for k in range(classes)],
+        "class_accuracy": [
+            average(REAL(a == k) for a, c in zip(decisions, y) if c == k) if k in present else math.nan
+            for k in range(classes)
+        ],
         "cosine_margin": spread(margins),
         "positive_score": positive,
         "negative_score": negative,
         "bias": spread(b),
         "weight_energy": sum((x * x for x in w.ravel()), REAL(0)),
-        "nc2_relu": frobenius(w / frobenius(w) - frame / frobenius(frame)),
+        "nc2_relu": frobenius(w_present / frobenius(w_present) - frame / frobenius(frame)),
         "weight_norms": [norm(row) for row in w],
         "weight_cosines": spread(cosine(a, c) for a, c in itertools.combinations(w, 2)),
-        "collapsed": positive["std"] <= 0.5 and negative["std"] <= 0.5,
+        "scores_concentrated": positive["std"] <= 0.5 and negative["std"] <= 0.5,
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import math
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
+
+from ncollapse.runs.identity import run_id as identify
 
 CONFIG: dict[str, Any] = {
     "name": "synthetic",
@@ -78,9 +79,8 @@ def configure(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_id(config: dict[str, Any]) -> str:
-    """A stable name for a configuration."""
-    body = {key: value for key, value in config.items() if key != "name"}
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:12]
+    """The name that a run of this configuration gets."""
+    return identify(config)
 
 
 def write_run(

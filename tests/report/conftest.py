@@ -97,18 +97,13 @@ def grid_page(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(scope="session")
 def experiment_page(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     """The page of bce-vs-ce Table 1 from the records kept in the repository."""
-    from ncollapse.experiments import claims
-    from ncollapse.experiments.catalogue import find
-    from ncollapse.experiments.coverage import cover
-    from ncollapse.experiments.runs import read_runs
-    from ncollapse.experiments.verdicts import compare, match
+    from ncollapse.papers.catalogue import get_experiment
+    from ncollapse.papers.outcome import evaluate
     from ncollapse.report.reproduction import write_experiment
+    from ncollapse.runs.record import read_runs
 
-    experiment, records = find("bce-vs-ce/table-1"), read_runs(Path(__file__).parents[2] / "results" / "runs")
-    grid = experiment.grid()
-    said, found = claims.check(experiment, grid, records), [r for _, runs in match(grid, records) for r in runs]
+    records = read_runs(Path(__file__).parents[2] / "results" / "runs")
     path = tmp_path_factory.mktemp("experiment") / "page.html"
-    lines, coverage = compare(experiment, grid, records), cover(grid, records)
-    opened = Opened(chromium, write_experiment(path, experiment, lines, said, coverage, found))
+    opened = Opened(chromium, write_experiment(path, evaluate(get_experiment("bce-vs-ce/table-1"), records)))
     yield opened
     opened.context.close()

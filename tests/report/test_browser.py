@@ -47,7 +47,7 @@ def test_broken_records_leave_visible_notes(hostile_page):
     assert "the loss is not finite" in text
     assert "half-written cannot be read in full" in text
     assert "1 of 9 lines cannot be read" in text
-    assert "epochs are missing (first 7)" in text
+    assert "epochs are missing from its history (first 7)" in text
     assert "nothing cannot be read in full" in text
 
 

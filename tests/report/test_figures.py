@@ -3,21 +3,22 @@
 import json
 import re
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ncollapse.experiments.runs import read_runs
-from ncollapse.experiments.variants import group_runs
+from ncollapse.compare.variants import group_runs
 from ncollapse.report import make_report
 from ncollapse.report.figures.curves import curve_panel, draw_collapse
 from ncollapse.report.figures.distributions import half_violin
 from ncollapse.report.figures.features import draw_embedding, subsample
 from ncollapse.report.figures.frames import grams
-from ncollapse.report.figures.theory import map_phases
-from ncollapse.report.page import load_snapshots
-from ncollapse.report.panels import GAP_Y, ROW, arrange, for_print, legend_height, merge_alike
+from ncollapse.report.figures.phases import DECAYS, map_phases, outline
+from ncollapse.report.layout import load_snapshots
+from ncollapse.report.panels import ROW, arrange, for_print, legend_height, merge_alike
+from ncollapse.runs.record import read_runs
 from reference.runs import write_comparison, write_run
 
 
@@ -31,9 +32,10 @@ def report(tmp_path_factory):
 def test_every_section_is_there(report):
     ids = {figure.id.split("-")[0] for figure in report.figures}
     assert ids == {
-        "differences", "collapse", "accuracy", "gap", "scores", "margins", "frames", "embedding", "phases", "landscapes"
+        "differences", "collapse", "accuracy", "gap", "scores", "agreement", "margins", "frames", "embedding", "phases",
+        "landscapes"
     }  # fmt: skip
-    assert all(figure.aid and figure.title and figure.source for figure in report.figures)
+    assert all(figure.method and figure.title and figure.source for figure in report.figures)
 
 
 def test_plotly_accepts_every_specification(report):
@@ -140,15 +142,37 @@ def test_embedding_repeats_itself_and_takes_every_class(tmp_path):
 def test_phase_map_is_the_predictions():
     import ncollapse as nc
 
-    mus, decays, table, border = map_phases("bce", "{}", 10, "relu", True, 1e-4)
-    for i, j in ((0, 0), (20, 10), (31, 20), (5, 43)):
-        decay = {"weight_decay": mus[j], "feature_decay": mus[j], "bias_decay": decays[i]}
-        phase = nc.predict("bce", num_classes=10, per_class=1, features="relu", **decay).phase
-        assert ("collapsed", "mean-only", "centred", "saturated", "orthogonal-frame")[int(table[i, j])] == phase
-    kept = np.isfinite(border)
-    assert kept.any()
-    for j in np.flatnonzero(kept):
-        assert ((table[:, j] == 3) <= (decays > border[j])).all()
+    columns = map_phases("bce", "{}", 10, "relu", True, 1e-4)
+    rng = np.random.default_rng(0)
+    names = set()
+    for column in columns[:: max(1, len(columns) // 12)]:
+        for decay in 10 ** rng.uniform(np.log10(DECAYS[0]), np.log10(DECAYS[1]), 4):
+            below = sum(border < decay for border in column.borders)
+            decays = {"weight_decay": column.mu, "feature_decay": column.mu, "bias_decay": float(decay)}
+            phase = nc.predict("bce", num_classes=10, per_class=1, features="relu", **decays).phase
+            near = min((abs(np.log(border / decay)) for border in column.borders), default=1)
+            assert phase == column.phases[below] or near < 0.02
+            names.add(phase)
+    assert len(names) >= 3
+    # the border between the two large phases is the closed form's own
+    column = next(c for c in columns if c.phases == ("orthogonal-frame", "saturated"))
+    own = nc.predict(
+        "bce", num_classes=10, per_class=1, weight_decay=column.mu, feature_decay=column.mu, features="relu"
+    )
+    assert column.borders[0] == pytest.approx(own.critical_bias_decay, rel=0.01)
+
+
+def test_phase_regions_leave_no_holes():
+    columns = map_phases("bce", "{}", 10, "relu", True, 1e-4)
+    for before, after in pairwise(columns):
+        assert before.phases == after.phases or after.mu / before.mu < 1.01, "every change has columns on both sides"
+    area = 0.0
+    for phase in {phase for column in columns for phase in column.phases}:
+        for x, y in outline(columns, phase):
+            x, y = np.log10(x), np.log10(y)
+            area += abs(np.dot(x, np.roll(y, 1)) - np.dot(y, np.roll(x, 1))) / 2
+    whole = -np.log10(columns[0].mu) * (np.log10(DECAYS[1]) - np.log10(DECAYS[0]))
+    assert area == pytest.approx(whole, rel=0.01)
 
 
 def test_panels_stack_where_they_do_not_fit(report):
@@ -201,13 +225,12 @@ def test_pointers_show_rates_as_their_axis_does(report):
         lines = [t for t in next(f for f in report.figures if f.id == id).spec["data"] if "hovertemplate" in t]
         assert lines
         assert all(form in t["hovertemplate"] for t in lines)
-    assert "0 at the optimum" in next(f for f in report.figures if f.id == "gap").aid
+    assert "0 at the optimum" in next(f for f in report.figures if f.id == "gap").method
 
 
 def test_long_names_get_room_below_the_violins(tmp_path):
-    for name in ("x" * 60, "y" * 60):
-        write_run(tmp_path, {"model.name": name, "optim.epochs": 2})
+    for name in "vwxyz":
+        write_run(tmp_path, {"model.name": name * 60, "optim.epochs": 2})
     layout = next(f for f in make_report(tmp_path).figures if f.id == "scores").spec["layout"]
     assert layout["xaxis"]["tickangle"] == -90
     assert layout["margin"]["b"] >= 60 * 6.5
-    assert layout["meta"]["gap_y"] > layout["margin"]["b"] > GAP_Y

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncollapse.experiments.statistics import Difference, Estimate
-from ncollapse.report.numbers import compact, compact_matrix, deviation, embed, show, show_difference, show_estimate
+from ncollapse.compare.numbers import deviation, show, show_difference, show_estimate
+from ncollapse.compare.seeds import Difference, Estimate
+from ncollapse.report.encoding import compact, compact_matrix, embed
 
 
 @pytest.mark.parametrize(
@@ -34,8 +35,8 @@ def test_estimates_share_one_power_of_ten_and_no_more_digits_than_the_error():
 def test_differences_keep_their_power_of_ten_on_both_lines():
     assert show_difference(Difference(2.18e-4, 1.67e-4, 2.68e-4, 0.01, 3)) == ("+2.18·10⁻⁴", "[+1.67, +2.68]·10⁻⁴")
     assert show_difference(Difference(0.5, math.nan, math.nan, math.nan, 1)) == ("+0.5", "one seed: no interval")
-    assert show_difference(Difference(0.0, 0.0, 0.0, 1.0, 3)) == ("0", "the same in all 3 seeds")
-    assert show_difference(Difference(-1.0, -1.0, -1.0, math.nan, 2)) == ("−1", "the same in both seeds")
+    assert show_difference(Difference(0.0, math.nan, math.nan, math.nan, 3)) == ("0", "the same in all 3 seeds")
+    assert show_difference(Difference(-1.0, math.nan, math.nan, math.nan, 2)) == ("−1", "the same in both seeds")
 
 
 def test_few_digits_bring_no_exponent():

@@ -10,17 +10,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ncollapse.experiments.comparison import QUANTITIES, compare_runs
-from ncollapse.experiments.runs import read_runs
-from ncollapse.experiments.statistics import Difference
-from ncollapse.experiments.variants import group_runs
+from ncollapse.compare import QUANTITIES, compare_records, compare_runs
+from ncollapse.compare.seeds import Difference
+from ncollapse.compare.variants import group_runs
 from ncollapse.report import make_report
+from ncollapse.report.encoding import limit_breaks
 from ncollapse.report.export import escape_latex, export_table, format_latex
-from ncollapse.report.numbers import keep
-from ncollapse.report.page import render
+from ncollapse.report.html import render
 from ncollapse.report.published import find_published
-from ncollapse.report.tables import Cell, Table, difference_cell, tabulate_classes, tabulate_summary
-from ncollapse.report.terminal import print_findings
+from ncollapse.report.run_tables import tabulate_classes
+from ncollapse.report.tables import Cell, Table, difference_cell, tabulate_summary
+from ncollapse.report.terminal import print_comparison
+from ncollapse.runs.record import read_runs
 from reference.runs import write_comparison, write_run
 
 
@@ -47,7 +48,7 @@ def test_one_seed_is_said_on_the_page(tmp_path):
     report = make_report(tmp_path)
     table = next(t for t in report.tables if t.id == "summary")
     assert any("One seed per variant" in note for note in table.notes)
-    assert table.rows[0][3].lines == ("one seed: no interval",)
+    assert table.rows[0][3].lines[0] == "one seed: no interval"
     assert not [f for f in report.figures if f.id == "differences"]
 
 
@@ -76,7 +77,7 @@ def test_published_numbers_are_found_by_configuration(tmp_path):
     from ncollapse.train import recipes
 
     recipe = recipes.get("bce-vs-ce/setting-2", loss="bce", data="mnist", model="resnet18").override(seed=3)
-    folder = write_run(tmp_path, {})
+    folder = write_run(tmp_path, {}, folder="run")
     (folder / "config.json").write_text(recipe.to_json())
     found = find_published(group_runs(read_runs(tmp_path)))
     assert found["BCE"]["train.positive_score"].value == pytest.approx(7.746, abs=0.06)
@@ -118,22 +119,27 @@ def test_records_without_numbers_or_figures_are_named(tmp_path):
     (path / "history.jsonl").write_text("\n".join(rows))
     (path / "snapshot.safetensors").write_bytes(b"torn")
     notes = [note for note in make_report(tmp_path).notes if path.name in note]
-    assert [n for n in notes if "snapshot.safetensors cannot be read" in n]
-    assert [n for n in notes if "no number for test accuracy, train NC1;" in n]
+    assert [n for n in notes if "snapshot.safetensors: " in n]
+    assert [n for n in notes if "no number for test accuracy and train NC1;" in n]
     assert [n for n in notes if f"one epoch has no NC1 (first {third['epoch']})" in n]
 
 
 def test_lines_of_cells_break_between_statements_alone():
-    assert keep("theory 3.771, +0.18 %").split(" ") == ["theory\xa03.771,", "+0.18\xa0%"]
-    assert keep("−0.7 [−3.5, +2.2]").split(" ") == ["−0.7", "[−3.5,\xa0+2.2]"]
-    assert keep("BCE · λb 0.5 · b₀ 10, n = 1").split(" ") == ["BCE\xa0·", "λb\xa00.5\xa0·", "b₀\xa010,", "n\xa0=\xa01"]
+    assert limit_breaks("theory 3.771, +0.18 %").split(" ") == ["theory\xa03.771,", "+0.18\xa0%"]
+    assert limit_breaks("−0.7 [−3.5, +2.2]").split(" ") == ["−0.7", "[−3.5,\xa0+2.2]"]
+    assert limit_breaks("BCE · λb 0.5 · b₀ 10, n = 1").split(" ") == [
+        "BCE\xa0·",
+        "λb\xa00.5\xa0·",
+        "b₀\xa010,",
+        "n\xa0=\xa01",
+    ]
 
 
 def test_the_gap_of_another_objective_is_neither_better_nor_worse(tmp_path):
     write_comparison(tmp_path, seeds=3)
     findings = compare_runs(read_runs(tmp_path))
     (table,) = tabulate_summary(findings, {}, {f.variant.label: "#x" for f in findings})
-    texts = {row[0].text: " ".join(row[3].lines) for row in table.rows}
+    texts = {row[0].text.strip(" ↑↓"): " ".join(row[3].lines) for row in table.rows}
     assert "better" in texts["train NC1"] or "worse" in texts["train NC1"]
     assert not re.search("better|worse", texts["certified gap"])
 
@@ -152,7 +158,8 @@ def test_the_gap_of_another_objective_is_neither_better_nor_worse(tmp_path):
 def test_better_and_worse_follow_the_sign_and_the_interval(tmp_path, key, low, word):
     write_comparison(tmp_path, seeds=2)
     _, bce = compare_runs(read_runs(tmp_path))
-    found = replace(bce, differences={key: Difference(low + 0.05, low, low + 0.1, 0.01, 3)})
+    effect = {key: Difference(low + 0.05, low, low + 0.1, 0.01, 3)}
+    found = replace(bce, differences=effect, ratios=effect)
     quantity = next(q for q in QUANTITIES if q.key == key)
     assert difference_cell(found, quantity).lines[0].partition("]")[2].strip() == word
 
@@ -179,7 +186,7 @@ def test_speeds_without_a_record_are_dashes_with_a_note(tmp_path):
     assert ce[1:4] == ["never", "–", "–"]
     assert bce[2] == "never" or float(bce[2])
     assert speed.notes == ("CE: uniform accuracy, NC1, NC2 and NC3 over the epochs not recorded, or not by all runs.",)
-    assert "over epochs 1 to 3 (" in speed.aid
+    assert "over epochs 1 to 3 (" in speed.method
 
 
 def test_different_epochs_of_measuring_are_noted(tmp_path):
@@ -192,9 +199,9 @@ def test_different_epochs_of_measuring_are_noted(tmp_path):
 def test_tables_announce_theory_only_where_they_hold_it(tmp_path):
     for decay in (0.0, 1e-3, 1e-2, 1e-1, 1.0):
         write_run(tmp_path, {"decays.bias": decay, "optim.epochs": 2}, snapshot=False)
-    aids = {t.id: t.aid for t in make_report(tmp_path).tables}
-    assert "theory" in aids["summary-scores"]
-    assert "theory" not in aids["summary"] + aids["summary-collapse"]
+    methods = {t.id: t.method for t in make_report(tmp_path).tables}
+    assert "theory" in methods["summary-scores"]
+    assert "theory" not in methods["summary"] + methods["summary-collapse"]
 
 
 def test_long_tables_say_how_many_rows_they_have(tmp_path):
@@ -209,9 +216,11 @@ def test_the_terminal_shows_no_interval_without_width(tmp_path, capsys):
     from rich.console import Console
 
     write_comparison(tmp_path, seeds=2, **{"optim.epochs": 3})
-    ce, bce = compare_runs(read_runs(tmp_path))
-    same = Difference(0.2786, 0.2786, 0.2786, math.nan, 2)
-    print_findings(Console(), [ce, replace(bce, differences=dict.fromkeys(bce.differences, same))], [])
+    found = compare_records(read_runs(tmp_path))
+    ce, bce = found.findings
+    same = Difference(0.2786, math.nan, math.nan, math.nan, 2)
+    altered = replace(bce, differences=dict.fromkeys(bce.differences, same))
+    print_comparison(Console(), replace(found, findings=(ce, altered)))
     text = capsys.readouterr().out
     assert "+0.279 in both seeds" in text
     assert "+0.2786 ± 0" not in text

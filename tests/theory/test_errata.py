@@ -15,7 +15,7 @@ K, DECAY, BIAS_DECAY = 10, 5e-3, 0.05
 
 
 def published(paper):
-    return json.loads((files("ncollapse.experiments") / "published" / f"{paper}.json").read_text())["entries"]
+    return json.loads((files("ncollapse.papers") / "published" / f"{paper}.json").read_text())["entries"]
 
 
 def problem(**changes):

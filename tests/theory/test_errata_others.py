@@ -264,7 +264,7 @@ def test_34_equation_35_is_not_the_limit_of_32():
 
 
 def test_35_two_gains_and_a_rounding():
-    folder = files("ncollapse.experiments") / "published"
+    folder = files("ncollapse.papers") / "published"
     early = json.loads((folder / "bce-vs-ce-early.json").read_text())["entries"]["table-2"]["cells"]
     final = json.loads((folder / "bce-vs-ce.json").read_text())["entries"]["table-1"]["cells"]
 

@@ -201,8 +201,7 @@ def test_a_thousand_classes_are_certified(loss, features, lb, phase):
     prediction = nc.predict(problem)
     assert prediction.phase == phase
     point = prediction.configuration()
-    decays = {name: getattr(problem, name) for name in ("weight_decay", "feature_decay", "bias_decay")}
-    certificate = nc.certify(*point, loss, features_model=features, **decays)
+    certificate = nc.certify(*point, problem)
     assert certificate.objective == pytest.approx(prediction.objective, abs=1e-10)
     assert abs(certificate.gap) < 1e-9
 
@@ -252,3 +251,41 @@ def test_focal_orders():
 def test_focal_without_gamma_is_cross_entropy():
     focal, ce = nc.predict(make("focal", 7, 0.3, 0.0, "free", gamma=0.0)), nc.predict(make("ce", 7, 0.3, 0.0, "free"))
     assert focal.gap == pytest.approx(ce.gap, rel=1e-13)
+
+
+@pytest.mark.parametrize("dim", [None, 3])
+@pytest.mark.parametrize("features", ["free", "relu"])
+@pytest.mark.parametrize("scale", [{}, {"kappa": 1.0, "beta": 3.0}, {"alpha": 2.0, "M": 3.0}])
+@pytest.mark.parametrize("lb", [0.0, 0.05, 5.0])
+def test_the_mean_over_classes_is_the_sum_with_decays_times_k(features, scale, lb, dim):
+    """L/K + decay/2 |.|^2 = (L + K decay/2 |.|^2)/K: the same minimiser, the value over K."""
+    if dim is not None and (features == "relu" or "alpha" in scale):
+        pytest.skip("no closed form")
+    k, decays = 5, {"weight_decay": 2e-3, "feature_decay": 3e-3}
+    mean = nc.predict(
+        "mse", k, per_class=2, dim=dim, features=features, bias_decay=lb, **decays, **scale, class_reduction="mean"
+    )
+    times = {name: k * value for name, value in decays.items()}
+    total = nc.predict("mse", k, per_class=2, dim=dim, features=features, bias_decay=k * lb, **times, **scale)
+    assert mean.phase == total.phase
+    for name in ("positive_score", "negative_score", "bias", "gap", "mean_component", "weight_energy"):
+        assert getattr(mean, name) == pytest.approx(getattr(total, name), rel=1e-10, abs=1e-12)
+    assert mean.objective == pytest.approx(total.objective / k, rel=1e-10)
+    assert k * mean.collapse_mu == pytest.approx(total.collapse_mu, rel=1e-10)
+    slope = mean.sensitivity()["gap"]["weight_decay"]
+    assert slope == pytest.approx(k * total.sensitivity()["gap"]["weight_decay"], rel=1e-9, abs=1e-9)
+    certificate = nc.certify(*mean.configuration(), mean.problem)
+    assert certificate.objective == pytest.approx(mean.objective, rel=1e-12)
+    if dim is None:
+        assert abs(certificate.gap) < 1e-10
+    landscape = nc.landscape("mse", k, **scale, class_reduction="mean")
+    assert landscape.value == pytest.approx(nc.landscape("mse", k, **scale).value / k)
+
+
+def test_thin_mse_of_any_scale_against_the_minimiser():
+    problem = nc.Problem(
+        "mse", 5, per_class=2, dim=3, weight_decay=0.02, feature_decay=0.03, bias_decay=0.1, kappa=1, beta=3
+    )
+    p = nc.predict(problem)
+    assert nc.solve(problem).objective == pytest.approx(p.objective, abs=1e-9)
+    assert nc.certify(*p.configuration(), problem).objective == pytest.approx(p.objective, rel=1e-12)

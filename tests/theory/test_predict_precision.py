@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ncollapse as nc
-from ncollapse.theory.separable import Bernoulli, find_critical_bias_decay
+from ncollapse.losses.binary_cross_entropy import SigmoidSlopes
+from ncollapse.theory.separable import find_critical_bias_decay
 
 CLASSES = st.sampled_from([2, 3, 4, 5, 10, 100, 1000, 10**6])
 KMU = st.floats(-30, -0.01).map(lambda x: 10.0**x)
@@ -154,7 +155,9 @@ def test_critical_bias_decay_near_its_end(distance):
             exact_mu = mpmath.mpf(mu)
             odds = [mpmath.log(1 / (factor * exact_mu) - 1) for factor in (2, k - 2)]
             exact = float(k * exact_mu / ((k - 1) * odds[0] - odds[1]))
-        assert find_critical_bias_decay(Bernoulli(), k, mu, relu=False) == pytest.approx(exact, rel=1e-14 / distance)
+        assert find_critical_bias_decay(SigmoidSlopes(), k, mu, relu=False) == pytest.approx(
+            exact, rel=1e-14 / distance
+        )
 
 
 @pytest.mark.parametrize("decay", [1e-60, 1e-120, 1e-170, 1e-200])

@@ -5,16 +5,18 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from ncollapse.metrics import measure
+from ncollapse.runs.record import read_run
 from ncollapse.train import recipes, run
+from ncollapse.train.build import build_model, load_splits, make_loaders
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor
-from ncollapse.train.feed import build_model, load_splits, make_feed
 
 
 def free_port():
@@ -23,20 +25,26 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start_two(launcher, recipe, folder):
-    """What two processes print that train one recipe together."""
+def launch_two(launcher, recipe, folder, *options, **streams):
+    """Start two processes that train one recipe together."""
     (folder / "recipe.json").write_text(recipe.to_json())
-    command = [sys.executable, *launcher, "train", str(folder / "recipe.json"), "--device", "cpu"]
+    command = [sys.executable, *launcher, "train", str(folder / "recipe.json"), "--device", "cpu", *options]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    processes = [
+    return [
         subprocess.Popen(
             [*command, "--out", str(folder / "two"), "--json"],
             env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             text=True,
+            **streams,
         )
         for rank in range(2)
     ]
+
+
+def start_two(launcher, recipe, folder):
+    """What two processes print that train one recipe together."""
+    processes = launch_two(launcher, recipe, folder)
     outputs = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     return outputs
@@ -92,10 +100,58 @@ def test_batch_norm_is_measured_as_it_is_saved(tmp_path):
         model__name="resnet32", optim__epochs=1, data__samples_per_class=8, optim__batch_size=16
     )
     two = train_on_two(recipe, tmp_path)
-    feed = make_feed(recipe, load_splits(recipe, None), World(0, 1, torch.device("cpu")))
-    model, _ = build_model(recipe, feed, World(0, 1, torch.device("cpu")))
+    loaders = make_loaders(recipe, load_splits(recipe, None), World(0, 1, torch.device("cpu")))
+    model, _ = build_model(recipe, loaders, World(0, 1, torch.device("cpu")))
     model.load_state_dict(load_file(tmp_path / "two" / recipe.run_id / "final.safetensors"))
-    features, labels = Extractor(model, "fp32", World(0, 1, torch.device("cpu")))(feed.measured["train"])
+    features, labels = Extractor(model, "fp32", World(0, 1, torch.device("cpu")))(loaders.measured["train"])
     found = measure(features, labels, head=model.head)
     assert two["train"]["nc1"] == pytest.approx(found.nc1, rel=1e-5)
     assert two["train"]["feature_energy"] == pytest.approx(found.feature_energy, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_the_other_and_the_run_resumes(tmp_path):
+    """Rank 1 is killed in mid-epoch, then rank 0 of the resumed run; the third start ends as an unbroken run does."""
+    recipe = recipes.get("digits").override(optim__epochs=40, data__samples_per_class=40, optim__batch_size=32)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "whole").mkdir()
+    folder = tmp_path / "broken" / "two" / recipe.run_id
+    for killed in (1, 0):
+        target = count_rows(folder) + 2
+        options = ("--resume", "--deterministic")
+        pair = launch_two(["-m", "ncollapse"], recipe, tmp_path / "broken", *options, stderr=subprocess.PIPE)
+        wait_for_rows(folder, target, pair)
+        pair[killed].kill()
+        began = time.monotonic()
+        _, errors = pair[1 - killed].communicate(timeout=60)
+        pair[killed].communicate()
+        assert time.monotonic() - began < 60
+        assert pair[1 - killed].returncode == 1
+        assert "another of the 2 processes of this run has ended" in errors
+        assert "--resume continues it after epoch" in errors
+        assert "Traceback" not in errors
+        record = read_run(folder)
+        assert (record.status, target <= record.history[-1]["epoch"] < 40) == ("interrupted", True)
+    for name, options in (("broken", ["--resume"]), ("whole", [])):
+        pair = launch_two(["-m", "ncollapse"], recipe, tmp_path / name, "--deterministic", *options)
+        assert [process.communicate(timeout=240) and process.returncode for process in pair] == [0, 0]
+    whole = tmp_path / "whole" / "two" / recipe.run_id
+    for name in ("final.safetensors", "best.safetensors", "snapshot.safetensors"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+    histories = [read_run(path).history for path in (folder, whole)]
+    for rows in histories:
+        for row in rows:
+            row.pop("time")
+    assert histories[0] == histories[1]
+
+
+def count_rows(folder):
+    file = folder / "history.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def wait_for_rows(folder, rows, processes):
+    deadline = time.monotonic() + 120
+    while count_rows(folder) < rows and time.monotonic() < deadline:
+        assert all(process.poll() is None for process in processes), "a process ended by itself"
+        time.sleep(0.01)

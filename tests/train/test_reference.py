@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from ncollapse.losses import BCELoss
 from ncollapse.models import create
 from ncollapse.train import DecaySpec, recipes, run
+from ncollapse.train.build import build_model, load_splits, make_loaders
 from ncollapse.train.distributed import World
-from ncollapse.train.feed import build_model, load_splits, make_feed
 from ncollapse.train.objective import Objective
 
 EPOCHS, BATCH, RATES = 3, 48, (0.03, 0.03, 0.006)
@@ -40,8 +40,8 @@ def write_out(model, x, y, name):
 
 def train_plainly(recipe):
     """(parameters by name, mean loss of each epoch)."""
-    feed = make_feed(recipe, load_splits(recipe, None), World(0, 1, torch.device("cpu")))
-    model, _ = build_model(recipe, feed, World(0, 1, torch.device("cpu")))
+    loaders = make_loaders(recipe, load_splits(recipe, None), World(0, 1, torch.device("cpu")))
+    model, _ = build_model(recipe, loaders, World(0, 1, torch.device("cpu")))
     spec, weights = recipe.optim, list(model.parameters())
     kinds = {
         "sgd": lambda: torch.optim.SGD(weights, momentum=spec.momentum, weight_decay=spec.weight_decay),
@@ -53,7 +53,7 @@ def train_plainly(recipe):
     for epoch, rate in enumerate(RATES, 1):
         optimiser.param_groups[0]["lr"] = rate
         total, count = 0.0, 0
-        for x, y in feed.train.epoch(epoch):
+        for x, y in loaders.train.epoch(epoch):
             optimiser.zero_grad()
             whole, loss = write_out(model, x, y, recipe.loss.name)
             whole.backward()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ncollapse.models import create, norm
-from ncollapse.train import checkpoint, optimiser, step
+from ncollapse.train import optimiser, state, step
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.recipe import OptimSpec
 from reference.norm_ops import register
@@ -112,12 +112,12 @@ def follow(name, batches, dtype, fused, monkeypatch):
         torch.manual_seed(0)
         model = create(name, 10).to(device, dtype).to(memory_format=torch.channels_last).train()
         solver, tally = optimiser.make(spec, model), step.Tally(device)
-        start = {key: value.clone() for key, value in checkpoint.tensors_of(model, solver).items()}
+        start = {key: value.clone() for key, value in state.tensors_of(model, solver).items()}
         feed = [(x.to(device, dtype).contiguous(memory_format=torch.channels_last), y.to(device)) for x, y in batches]
         if fused and ON_GPU:
             pool = torch.cuda.graph_pool_handle()
             work = step.GraphStep(Decayed(model), solver, spec, tally, feed[:1], pool)
-            checkpoint.restore(model, solver, start, {})
+            state.restore(model, solver, start, {})
         else:
             work = step.EagerStep(Decayed(model), solver, spec, tally)
         losses = []

@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 import tyro
 
 from ncollapse import console
+from ncollapse.commands.options import parse_args
 from ncollapse.metrics.files import read_arrays
-from ncollapse.theory import Certificate, certify
+from ncollapse.theory import Certificate, Problem, certify
 
-LOSS_PARAMS = ("alpha", "M", "kappa", "beta", "label_smoothing")
+LOSS_PARAMS = ("alpha", "M", "kappa", "beta", "label_smoothing", "class_reduction")
 WIDTH = 100  # columns that hold every row
 
 
@@ -30,8 +31,8 @@ class Args:
     """lambda_W of lambda_W/2 |W|^2, the decay of the classifier."""
     feature_decay: float
     """lambda_H of lambda_H/2 |H|^2, summed over the samples (of a batch, with --batch-size)."""
-    loss: Literal["ce", "bce", "ls", "mse"] = "bce"
-    """The loss, averaged over samples and summed over classes."""
+    loss: str = "bce"
+    """The loss: ce, bce, ls or mse, averaged over samples and summed over classes (but see --class-reduction)."""
     bias_decay: float = 0.0
     """lambda_b of lambda_b/2 |b|^2."""
     batch_size: float | None = None
@@ -48,27 +49,31 @@ class Args:
     """The target of mse, with --kappa."""
     label_smoothing: float | None = None
     """Of ce and bce."""
+    class_reduction: Literal["sum", "mean"] | None = None
+    """Of mse: sum over the classes (default) or mean."""
     json: bool = False
     """Print one JSON object instead of the table."""
 
 
 def main(argv: list[str]) -> int:
     """Run the verb."""
-    args = tyro.cli(Args, args=argv, prog="ncollapse certify", config=(tyro.conf.FlagCreatePairsOff,))
+    args = parse_args(Args, argv, "certify")
     arrays = read_arrays(args.file)
     if "weight" not in arrays:
         raise ValueError(f"{args.file}: weight [K, d] missing; a certificate needs the classifier")
     params = {name: value for name in LOSS_PARAMS if (value := getattr(args, name)) is not None}
-    certificate = certify(
-        **arrays,
-        loss=args.loss,
+    classes, samples = len(arrays["weight"]), len(arrays["labels"])
+    problem = Problem(
+        args.loss,
+        classes,
         weight_decay=args.weight_decay,
         feature_decay=args.feature_decay,
         bias_decay=args.bias_decay,
-        batch_size=args.batch_size,
-        features_model=args.features,
+        batch_size=samples if args.batch_size is None else args.batch_size,
+        features=args.features,
         **params,
     )
+    certificate = certify(**arrays, problem=problem)
     if args.json:
         console.print_json(certificate.to_dict())
     else:
@@ -83,16 +88,28 @@ def show(certificate: Certificate) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for _ in range(3):
         table.add_column(no_wrap=True)
-    model = "non-negative" if certificate.features_model == "relu" else "any"
+    model = "non-negative" if certificate.features == "relu" else "any"
     rows = (
         ("objective", f"{certificate.objective:.9g}", f"of this last layer, {certificate.num_samples} samples"),
         ("  mean loss", f"{certificate.data_loss:.9g}", "the rest are the decays"),
         ("lower bound", f"{certificate.lower_bound:.9g}", f"no last layer with {model} features is below"),
         ("gap", f"{certificate.gap:.3e}", f"{certificate.relative_gap:.3%} of the objective"),
         ("dual norm", f"{certificate.dual_norm:.6g}", "at a critical point: at most 1 means globally optimal"),
+        (
+            "scatter",
+            f"{certificate.within_class_bound:.3e}",
+            "implied: mean |h - class mean|^2 is at most this",
+        ),
+        ("accuracy", f"{certificate.accuracy_bound:.4f}", "implied: at least this share is classified right"),
+        (
+            "  uniform",
+            f"{certificate.uniform_accuracy_bound:.4f}",
+            "implied, with one threshold for all classes",
+        ),
     )
     for row in rows:
-        table.add_row(*row)
+        if row[1] != "nan":
+            table.add_row(*row)
     screen = console.console()
     # lines stay whole: a narrow terminal wraps them, a file keeps them
     screen.print(table, width=max(screen.width, WIDTH), crop=False, no_wrap=True, soft_wrap=True)

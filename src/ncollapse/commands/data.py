@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from ncollapse.commands.options import parse_args
 from ncollapse.console import console, print_json
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class Args:
     action: tyro.conf.Positional[Literal["list", "check"]]
     """list looks, check also reads: structure, counts and md5 sums."""
     names: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Data sets to check; all that are there if none is named."""
+    """Data sets to check, folder:PATH and npz:PATH among them; all that are there if none is named."""
     root: Annotated[str | None, tyro.conf.arg(aliases=["--data-root"])] = None
     """The folder of the data sets; the environment variable NCOLLAPSE_DATA otherwise."""
     json: bool = False
@@ -32,9 +33,9 @@ def main(argv: list[str]) -> int:
     """List or check; 1 if a data set that is there is damaged."""
     from ncollapse.data.check import check_data, list_data
 
-    args = tyro.cli(Args, args=argv, prog="ncollapse data", description="What is below the data root.")
+    args = parse_args(Args, argv, "data", description="What is below the data root.")
     if args.action == "list" and args.names:
-        raise ValueError("names are for check: ncollapse data check mnist --root DIR")
+        raise ValueError("names: expected none for list; ncollapse data check mnist --root DIR checks one")
     root = args.root or os.environ.get("NCOLLAPSE_DATA") or None
     found = list_data(root) if args.action == "list" else check_data(root, args.names)
     if args.json:
@@ -45,21 +46,23 @@ def main(argv: list[str]) -> int:
 
 
 def _print(found: list[Finding], root: str | None) -> None:
-    from rich.markup import escape
     from rich.table import Column, Table
+    from rich.text import Text
 
     table = Table("data set", "state", "classes", "train", "test", Column("where", overflow="fold"), box=None)
     for finding in found:
         where = f"put it into {finding.where}" if finding.state == "missing" else finding.where
-        style = STYLES[finding.state]
         sizes = [str(number) for number in (finding.num_classes, finding.train, finding.test)]
-        table.add_row(finding.name, f"[{style}]{finding.state}[/]", *sizes, escape(where))
+        table.add_row(finding.name, Text(finding.state, style=STYLES[finding.state]), *sizes, where)
     out = console()
     out.print(table)
     for finding in found:
-        for kind, notes in (("problem", finding.problems), ("warning", finding.warnings)):
+        for kind, notes in (("problem", finding.problems), ("warning", finding.warnings), ("note", finding.notes)):
             for note in notes:
-                out.print(f"{kind}: {finding.name}: {escape(note)}", soft_wrap=True)
-    out.print("\nAlso: gaussian (drawn), folder:PATH (PATH/train/<class>/*), npz:PATH (images, labels).", markup=False)
-    if root is None:
+                out.print(f"{kind}: {finding.name}: {note}", soft_wrap=True)
+    own = all(":" in finding.name for finding in found)
+    if not own:
+        also = "Also: gaussian (drawn), folder:PATH (PATH/<class>/*, PATH/train/<class>/*), npz:PATH (images, labels)."
+        out.print(f"\n{also}")
+    if root is None and not own:
         out.print("No data root: give --root DIR, or set the environment variable NCOLLAPSE_DATA.")

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from ncollapse import console
+from ncollapse.commands.options import parse_args
 from ncollapse.theory import Prediction, predict
 
-LOSS_PARAMS = ("gamma", "alpha", "kappa", "beta", "M", "label_smoothing")
+LOSS_PARAMS = ("gamma", "alpha", "kappa", "beta", "M", "label_smoothing", "class_reduction")
 MEANINGS = {
     "positive_score": "w_k . h of the own class",
     "negative_score": "w_j . h of the other classes",
@@ -81,6 +82,8 @@ class Args:
     """Of rescaled MSE, with --alpha."""
     label_smoothing: float | None = None
     """Of ce and bce."""
+    class_reduction: Literal["sum", "mean"] | None = None
+    """Of mse: sum over the classes (default) or mean."""
     method: Literal["closed", "numerical"] = "closed"
     """numerical: minimise, where no closed form is known."""
     sensitivity: bool = False
@@ -91,7 +94,7 @@ class Args:
 
 def main(argv: list[str]) -> int:
     """Run the verb."""
-    args = tyro.cli(Args, args=argv, prog="ncollapse predict", config=(tyro.conf.FlagCreatePairsOff,))
+    args = parse_args(Args, argv, "predict")
     params = {name: value for name in LOSS_PARAMS if (value := getattr(args, name)) is not None}
     try:
         prediction = predict(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import tyro
 
-from ncollapse.places import writing_to
+from ncollapse.commands.options import parse_args
+from ncollapse.output import writing_to
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,16 @@ class Args:
 
 def main(argv: list[str]) -> int:
     """Parse, write, export or serve."""
-    args = tyro.cli(Args, args=argv, prog="ncollapse report", config=(tyro.conf.FlagCreatePairsOff,))
+    args = parse_args(Args, argv, "report")
     if args.serve:
         return serve(args)
-    from ncollapse.report.page import check_place, make_report, write_page
+    from ncollapse.report import make_report
+    from ncollapse.report.html import check_output, write_page
 
     if args.folder.is_file():
         raise NotADirectoryError(f"PATH {args.folder}: is a file, not a folder of runs")
     page = args.out or args.folder / "report.html"
-    check_place(page)
+    check_output(page)
     report = make_report(args.folder)
     if args.export is not None:
         from ncollapse.report.export import export_report

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get
 import tyro
 
 from ncollapse import console
+from ncollapse.commands.options import parse_args
 from ncollapse.train import Recipe, recipes, run
+from ncollapse.train.changes import SHORT_NAMES, apply_changes
 from ncollapse.train.distributed import leave
+from ncollapse.train.field_help import field_help
 
 if TYPE_CHECKING:
     from ncollapse.integrations.trackers import Tracker
@@ -32,6 +35,11 @@ class Args(Generic[T]):
     recipe: Annotated[T, tyro.conf.arg(name="")]
     out: Path
     """Folder of runs."""
+    epochs: int | None = None
+    """Train for this many epochs; the schedule is stretched or shortened with them."""
+    augmentation: Annotated[tuple[str, ...], tyro.conf.arg(name="augment", metavar="WORD ...")] = ()
+    """Replace the augmentation: none, standard (crop=4 flip), strong (mixup and CutMix too), or fields such as
+    crop=4 flip rotation=15."""
     resume: bool = False
     """Continue the run where its last checkpoint is; start it if there is none."""
     deterministic: bool = False
@@ -89,16 +97,12 @@ def main(argv: list[str]) -> int:
 
 
 def parse(argv: list[str]) -> tuple[Args[Any], Recipe]:
-    """The options, and the recipe with what they change: checked as a file is, so that a bad value is a plain line."""
+    """Return the options, and the recipe with the changes they make, checked as a recipe file is."""
     start = _loosen(find_recipe(argv[0], argv[1:]))
     kind: Any = Args[type(start)]  # type: ignore[misc]
-    args: Args[Any] = tyro.cli(
-        kind,
-        args=argv[1:],
-        prog=f"ncollapse train {argv[0]}",
-        default=Args(start, tyro.MISSING),
-    )
-    return args, Recipe.from_dict(asdict(args.recipe))
+    args: Args[Any] = parse_args(kind, argv[1:], f"train {argv[0]}", pairs=True, default=Args(start, tyro.MISSING))
+    recipe = Recipe.from_dict(asdict(args.recipe))
+    return args, apply_changes(recipe, {"epochs": args.epochs}, args.augmentation)
 
 
 def find_recipe(name: str, options: list[str]) -> Recipe:
@@ -106,9 +110,10 @@ def find_recipe(name: str, options: list[str]) -> Recipe:
     path = Path(name)
     if path.suffix in (".toml", ".json"):
         if not path.is_file():
-            raise FileNotFoundError(f"no recipe file {name}")
+            raise FileNotFoundError(f"RECIPE: no file {name}")
         return Recipe.from_file(path)
     wishes = {choice: _find_value(options, f"--{choice}.name") for choice in CHOICES}
+    wishes["model"] = _find_value(options, "--model") or wishes["model"]
     return recipes.choose(name, **{choice: value for choice, value in wishes.items() if value is not None})
 
 
@@ -123,14 +128,30 @@ def _find_value(options: list[str], flag: str) -> str | None:
     return found
 
 
-def _loosen(spec: Any) -> Any:
-    """The same fields, values and descriptions in dataclasses that check nothing: a parser fills them bit by bit."""
-    values = {item.name: getattr(spec, item.name) for item in fields(spec)}
-    values = {name: _loosen(value) if is_dataclass(value) else value for name, value in values.items()}
-    hints = get_type_hints(type(spec))
-    kinds = [(name, type(value) if is_dataclass(value) else hints[name]) for name, value in values.items()]
-    kind = make_dataclass(type(spec).__name__, kinds, frozen=True, namespace={"__doc__": type(spec).__doc__})
-    return kind(**values)
+def _loosen(spec: Any, prefix: str = "") -> Any:
+    """Return the same fields and values in dataclasses without checks, for the parser to fill field by field.
+
+    Every field brings its help text, and the short name it has on `compare` as well.
+    """
+    texts, hints = field_help(type(spec)), get_type_hints(type(spec))
+    values, kinds = {}, []
+    for item in fields(spec):
+        value = getattr(spec, item.name)
+        dotted = f"{prefix}{item.name}"
+        if is_dataclass(value):
+            value = _loosen(value, f"{dotted}.")
+            kind: Any = type(value)
+        else:
+            aliases = [
+                f"--{short.replace('_', '-')}"
+                for short, long in SHORT_NAMES.items()
+                if short not in (long, "epochs") and long == dotted
+            ]
+            kind = Annotated[hints[item.name], tyro.conf.arg(help=texts[item.name], aliases=aliases)]
+        values[item.name] = value
+        kinds.append((item.name, kind))
+    made = make_dataclass(type(spec).__name__, kinds, frozen=True, namespace={"__doc__": type(spec).__doc__})
+    return made(**values)
 
 
 @contextmanager
@@ -174,10 +195,11 @@ class _Progress:
     def update(self, event: dict[str, Any]) -> None:
         self.seen = True
         done = event["epoch"] - 1 + event["step"] / event["steps"]
-        detail = f"{event['rate']:.0f} steps/s"
+        rate = f"{event['rate']:.0f} steps/s"
         measured = "nc1" in event
         if measured:
-            detail += "".join(f"  {name} {event[name]:.3g}" for name in ("loss", "accuracy", "nc1", "nc2", "nc3"))
+            named = {"NC1": "nc1", "accuracy": "accuracy", "loss": "loss", "NC2": "nc2", "NC3": "nc3"}
+            detail = "  ".join([*(f"{title} {event[name]:.3g}" for title, name in named.items()), rate])
         if self.bar is not None:
             self.bar.update(self.task, completed=done)
             if measured:

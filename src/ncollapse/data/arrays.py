@@ -10,14 +10,10 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from ncollapse.data.dataset import Dataset
+from ncollapse.data.dataset import Dataset, MissingSplit
 from ncollapse.metrics.files import open_npz, read_member
 
 MOST_CLASSES = 1_000_000
-
-
-class MissingSplit(ValueError):
-    """The file has training samples alone."""
 
 
 def load_npz(path: Path, split: str) -> Dataset:

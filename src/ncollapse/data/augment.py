@@ -18,27 +18,27 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Augment:
-    """What a training batch goes through, in this order.
-
-    crop: padding (zeros) on every side before a random crop back to the image's own size; 0: none.
-    flip: left-right with probability 1/2.
-    rotation: about the centre by a uniform angle up to this many degrees either way, nearest neighbour, zeros outside.
-    resized_crop: the smallest share of the area of a random crop that is resized to the image's size (aspect ratio
-        3/4 to 4/3); 0: none. Only where images are decoded one by one, that is for folders that stream.
-    mixup, cutmix: the alphas of Beta(alpha, alpha); 0: none. With both, cutmix is drawn with `switch_probability`.
-    mix_probability: the probability that a batch is mixed at all.
-    label_smoothing: eps of the soft targets, (1 - eps) on the class plus eps / K on all.
-    """
+    """The augmentation of a training batch, applied in this order."""
 
     crop: int = 0
+    """Pad every side with this many zeros, then crop at random to the image's own size; 0: no crop."""
     flip: bool = False
+    """Mirror left to right with probability 1/2."""
     rotation: float = 0.0
+    """Rotate about the centre by a uniform angle of up to this many degrees either way (nearest neighbour)."""
     resized_crop: float = 0.0
+    """Resize a random crop of at least this share of the area (aspect ratio 3/4 to 4/3) to the image's size; 0: none.
+    Only for image folders, whose images are then decoded one by one."""
     mixup: float = 0.0
+    """Mixup with weights from Beta(alpha, alpha), alpha being this number; 0: none."""
     cutmix: float = 0.0
+    """CutMix with weights from Beta(alpha, alpha), alpha being this number; 0: none."""
     mix_probability: float = 1.0
+    """The probability that a batch is mixed at all."""
     switch_probability: float = 0.5
+    """With both mixup and cutmix: the probability of cutmix."""
     label_smoothing: float = 0.0
+    """Soft targets: 1 - eps on the class plus eps / K on all classes, eps being this number."""
 
     def __post_init__(self) -> None:
         for item in fields(self):

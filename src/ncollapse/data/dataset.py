@@ -10,6 +10,10 @@ import torch
 from torch import Tensor
 
 
+class MissingSplit(ValueError):
+    """Data of the user's own that have training samples alone, of which a share can be held out."""
+
+
 class Labelled:
     """What data in memory and data in files share: labels (int64 [N]) in 0..K-1, class names and a record.
 

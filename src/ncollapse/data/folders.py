@@ -1,4 +1,4 @@
-"""Image folders: a class is a folder, a sample a file in it. Files are decoded when they are wanted."""
+"""Image folders: each class is a folder, each sample a file in it. Files are listed here and decoded later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ncollapse.data.dataset import Dataset, Labelled
+from ncollapse.data.dataset import Labelled, MissingSplit
 from ncollapse.data.splits import split_stratified
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff")
@@ -41,18 +41,38 @@ class FolderDataset(Labelled):
 
 
 def load_folder(folder: Path, split: str, name: str) -> FolderDataset:
-    """FOLDER/train/<class>/* and FOLDER/test/<class>/* (or val); both must have the same classes.
+    """Read FOLDER/train/<class>/* and FOLDER/test/<class>/* (or val); both must have the same classes.
 
-    Classes are numbered in the order of their names, files follow theirs.
+    A folder without test and val, or one that holds the class folders itself, has training samples alone: its test
+    split raises `MissingSplit`. Classes are numbered in the order of their names, files follow theirs.
     """
-    parts = {part: _find_part(folder, part) for part in PARTS}
+    parts = find_parts(folder)
+    if split not in parts:
+        missing_test = f"no folder {folder / 'test'} or {folder / 'val'}, which would hold one folder for each class"
+        raise MissingSplit(missing_test) if name.startswith("folder:") else FileNotFoundError(missing_test)
     classes = {part: _list_classes(path) for part, path in parts.items()}
     for part, other in (("train", "test"), ("test", "train")):
-        missing = [item for item in classes[other] if item not in set(classes[part])]
+        missing = [item for item in classes.get(other, ()) if part in parts and item not in set(classes[part])]
         if missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise ValueError(f"{parts[part]} has no class folder {', '.join(missing[:3])}{more}, {parts[other]} has")
     return _collect([parts[split]], classes[split], name, split)
+
+
+def find_parts(folder: Path) -> dict[str, Path]:
+    """Return the folders of the training and test images; the folder itself where it holds the class folders."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder}")
+    found = {
+        split: folder / next(name for name in names if (folder / name).is_dir())
+        for split, names in PARTS.items()
+        if any((folder / name).is_dir() for name in names)
+    }
+    if not found:
+        return {"train": folder}
+    if "train" not in found:
+        raise FileNotFoundError(f"no folder {folder / 'train'} beside {found['test']}")
+    return found
 
 
 def load_mini_imagenet(folder: Path, split: str) -> FolderDataset:
@@ -78,30 +98,12 @@ def load_mini_imagenet(folder: Path, split: str) -> FolderDataset:
     return whole.select(index, draw="split", per_class=MINI_TEST, seed=MINI_SEED, stratified=True)
 
 
-def decode(folder: FolderDataset, image_size: int, workers: int | None = None) -> Dataset:
-    """Read every image into memory: the shorter side resized to `image_size`, the centre cut out, three channels."""
-    from ncollapse.data.stream import decode_images
-
-    images = decode_images(folder.paths, image_size, workers)
-    return Dataset(images, folder.labels, folder.classes, folder.name, folder.split, folder.record)
-
-
-def _find_part(folder: Path, split: str) -> Path:
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no folder {folder}")
-    for part in PARTS[split]:
-        if (folder / part).is_dir():
-            return folder / part
-    wanted = " or ".join(str(folder / part) for part in PARTS[split])
-    raise FileNotFoundError(f"no folder {wanted}, which would hold one folder for each class")
-
-
 def _list_classes(folder: Path) -> list[str]:
     if not folder.is_dir():
         raise FileNotFoundError(f"no folder {folder}")
     found = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not found:
-        raise ValueError(f"{folder} holds no class folders")
+        raise ValueError(f"{folder} holds no class folders: expected one folder of images for each class")
     return found
 
 
@@ -109,13 +111,17 @@ def _collect(homes: list[Path], classes: list[str], name: str, split: str) -> Fo
     paths: list[str] = []
     labels: list[int] = []
     for label, class_name in enumerate(classes):
-        found = [
-            entry.path
+        entries = [
+            entry
             for home in homes
             if (home / class_name).is_dir()
             for entry in os.scandir(home / class_name)
             if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".")
         ]
+        found = [entry.path for entry in entries]
+        odd = [entry.path for entry in entries if not entry.is_file()]  # a pipe would block its reader for ever
+        if odd:
+            raise ValueError(f"{odd[0]}: an image must be a regular file")
         if not found:
             raise ValueError(f"the class folder {homes[0] / class_name} holds no image ({', '.join(SUFFIXES)})")
         paths += sorted(found)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ncollapse.data.augment import Augment, normalise, resize
 from ncollapse.data.dataset import Dataset
+from ncollapse.data.epoch_draws import EpochDraws
 from ncollapse.data.mixing import mix_images, mix_targets
-from ncollapse.data.plan import Plan
-from ncollapse.data.sharing import count_steps, share_rows
+from ncollapse.data.sharding import count_steps, shard_rows
 
 Batch = tuple[Tensor, Tensor]
 Normalisation = tuple[Sequence[float], Sequence[float]]
@@ -117,7 +117,7 @@ class DeviceLoader:
         self.count, self.batch_size, self.seed = len(dataset), batch_size, seed
         self.rank, self.world_size = rank, world_size
         self.soft_targets = self.augment.soft_targets
-        self._plan: Plan | None = None
+        self._plan: EpochDraws | None = None
         self._chunk: tuple[int, int, list[Batch]] = (-1, -1, [])
 
     @property
@@ -157,7 +157,7 @@ class DeviceLoader:
     def _make(self, epoch: int, step: int) -> list[Batch]:
         """Batches of equal size from `step` on, as many as the memory for one chunk holds."""
         if self._plan is None or self._plan.epoch != epoch:
-            self._plan = Plan(self.count, self.steps, self.shape, self.augment, seed=self.seed, epoch=epoch)
+            self._plan = EpochDraws(self.count, self.steps, self.shape, self.augment, seed=self.seed, epoch=epoch)
         plan, full = self._plan, self.count // self.batch_size
         size = self.batch_size if step < full else self.count - full * self.batch_size
         sample = max(self.source.images[0].numel(), math.prod(self.shape))
@@ -204,7 +204,7 @@ class EvalLoader:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        self._rows = share_rows(len(dataset), batch_size, rank=rank, world_size=world_size)
+        self._rows = shard_rows(len(dataset), batch_size, rank=rank, world_size=world_size)
         self.source = _Source(
             dataset,
             normalise=normalise,

@@ -13,10 +13,12 @@ from ncollapse.heads import ETFHead, Head, LinearHead
 
 LINEAR = (nn.Linear, LinearHead, ETFHead)
 ROWS = 16
+WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
+"""What FSDP, activation checkpointing and torch.compile add to the names of the modules inside."""
 
 
 class Call(NamedTuple):
-    """One call of a linear layer during a forward pass: the shape of its output, and a copy of the first rows."""
+    """One call of a linear layer during a forward pass: the shape of its output, and a copy of a part of it."""
 
     name: str
     shape: torch.Size
@@ -42,19 +44,19 @@ def unwrap(model: nn.Module) -> nn.Module:
 def find_classifier(model: nn.Module, inputs: Any, layer: str | None = None) -> str:
     """The dotted name of the classifier in an unwrapped model; `inputs` are run through it once, as it stands.
 
-    It is `layer` if given. Otherwise the linear layer (torch.nn.Linear, LinearHead or ETFHead) whose output the model
-    returns, also among other things; for a token model the one whose output is pooled; or the one whose output it
-    returns scaled, or normalised by softmax, log-softmax or sigmoid. Where several fit, timm's `get_classifier`
-    decides, else a ValueError lists them.
+    It is `layer` if given; what wrappers add to names may be left out. Otherwise the linear layer (torch.nn.Linear,
+    LinearHead or ETFHead) whose output the model returns, also among other things; for a token model the one whose
+    output is pooled; or the one whose output it returns scaled, or normalised by softmax, log-softmax or sigmoid. Where
+    several fit, timm's `get_classifier` decides, else a ValueError lists them.
     """
     layers: dict[str, nn.Module] = {
         name: module for name, module in model.named_modules() if isinstance(module, LINEAR)
     }
     if layer is not None:
-        known = dict(model.named_modules(remove_duplicate=False))  # a shared module goes by any of its names
-        if not isinstance(known.get(layer), LINEAR):
+        name = find_name(model, layer)
+        if name is None or not isinstance(model.get_submodule(name), LINEAR):
             raise ValueError(f"layer: {layer!r} is no linear layer of {_describe(model)}; {_list(layers)}")
-        return layer
+        return name
     calls, output = _record(model, inputs, layers)
     results = list(tensors_of(output))
     returned = [made.name for made in calls if any(_same(made, result) for result in results)]
@@ -75,9 +77,25 @@ def find_classifier(model: nn.Module, inputs: Any, layer: str | None = None) -> 
     )
 
 
-def check_linear(layer: nn.Module, inputs: Tensor, output: Any, name: str) -> None:
-    """Raise unless what a layer made of its inputs is W h - b, with its own weight and bias."""
-    head = Head.of(layer)
+def find_name(model: nn.Module, name: str) -> str | None:
+    """The name of a submodule as `get_submodule` takes it, given with or without what wrappers add; None if unknown."""
+    known = dict(model.named_modules(remove_duplicate=False))  # a shared module goes by any of its names
+    return name if name in known else next((full for full in known if shorten_name(full) == name), None)
+
+
+def shorten_name(name: str) -> str:
+    """A module's name without what wrappers add to it.
+
+    >>> shorten_name("_orig_mod.layer._fsdp_wrapped_module.fc")
+    'layer.fc'
+    """
+    for part in WRAPPERS:
+        name = name.replace(part, "")
+    return name
+
+
+def check_linear(head: Head, inputs: Tensor, output: Any, name: str, kind: str) -> None:
+    """Raise unless what a layer of some kind made of its inputs is W h - b, with its own weight and bias."""
     expected = head.logits(inputs.to(head.weight.dtype))
     if isinstance(output, Tensor) and output.shape == expected.shape:
         size = head.weight.float().norm(dim=1) * inputs.float().norm(dim=-1, keepdim=True) + expected.abs()
@@ -86,9 +104,10 @@ def check_linear(layer: nn.Module, inputs: Tensor, output: Any, name: str) -> No
         if not bool(wrong.any()):
             return
     raise ValueError(
-        f"{name}, a {_describe(layer)}, does not return W h - b of its own weight and bias; measured as if it did, the "
-        "numbers would not be the model's. Name the linear layer by layer=, or give a model that returns the features "
-        "and, as head=, the pair (weight, threshold) that acts on them"
+        f"{name}, a {kind}, does not return W h - b of its own weight and bias; measured as if it did, the numbers "
+        "would not be the model's. Name the linear layer by layer=; or give a function that returns the features and, "
+        "as head=, a function that returns the pair (weight, threshold) acting on them (docs/monitor.md shows both for "
+        "a cosine classifier)"
     )
 
 
@@ -97,13 +116,18 @@ def tolerance(*values: Tensor) -> float:
     return float(max(torch.finfo(value.dtype).eps for value in values) ** 0.75)
 
 
+def part_of(output: Tensor) -> Tensor:
+    """The first rows, and of these the first tokens: the logits of a language model are too large to copy."""
+    return output[:ROWS, :ROWS] if output.ndim == 3 else output[:ROWS]
+
+
 def _record(model: nn.Module, inputs: Any, layers: dict[str, nn.Module]) -> tuple[list[Call], Any]:
     calls: list[Call] = []
 
     def watch(name: str) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             if isinstance(output, Tensor):
-                calls.append(Call(name, output.shape, output[:ROWS].detach().clone()))
+                calls.append(Call(name, output.shape, part_of(output).detach().clone()))
 
         return hook
 
@@ -154,13 +178,13 @@ def _find_averaged(calls: list[Call], result: Tensor) -> list[str]:
     if len(wide) < 2:
         return []
     mean = torch.stack([made.rows for made in wide]).mean(0)
-    close = torch.allclose(mean, result[:ROWS], rtol=0, atol=tolerance(mean, result) * float(mean.abs().max()))
+    close = torch.allclose(mean, part_of(result), rtol=0, atol=tolerance(mean, result) * float(mean.abs().max()))
     return [made.name for made in wide] if close else []
 
 
 def _widen(made: Call, result: Tensor) -> tuple[Tensor, Tensor]:
-    """The first rows of both in float64."""
-    return made.rows.cpu().double(), result[:ROWS].detach().cpu().double()
+    """The same part of both in float64."""
+    return made.rows.cpu().double(), part_of(result).detach().cpu().double()
 
 
 def _ask(model: nn.Module) -> Any:

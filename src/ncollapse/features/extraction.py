@@ -1,21 +1,28 @@
-"""Features and labels of a whole loader, taken where they enter the classifier."""
+"""Run a model over batches in eval mode and take the features where they enter the classifier."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from ncollapse.features.batches import call, move, split_batch
-from ncollapse.features.classifier import check_linear, find_classifier, tensors_of, tolerance, unwrap
+from ncollapse.features.classifier import unwrap
+from ncollapse.features.given_heads import HeadSource, check_given, read_head
 from ncollapse.features.isolation import undisturbed
+from ncollapse.features.layers import LayerTaps
+from ncollapse.features.taps import ClassifierTap
+from ncollapse.features.tokens import TokenRule, TokenSelection
 from ncollapse.heads import Head
+
+Model: TypeAlias = nn.Module | Callable[..., Any]
+Split: TypeAlias = Callable[[Any], tuple[Any, Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,23 +35,35 @@ class Extracted:
     layer: str | None
 
 
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """What one batch gave: the features, their labels, and the outputs of the layers that were asked for."""
+
+    features: Tensor | None
+    labels: Tensor
+    outputs: dict[str, Tensor]
+
+
 def extract(
-    model: nn.Module | Callable[..., Any],
+    model: Model,
     batches: Iterable[Any],
     *,
     layer: str | None = None,
-    head: Any = None,
-    split: Callable[[Any], tuple[Any, Any]] = split_batch,
+    head: HeadSource | None = None,
+    split: Split = split_batch,
+    tokens: TokenRule | None = None,
 ) -> Extracted:
     """Run a model over batches in eval mode and keep what enters its classifier.
 
     Args:
-        model: any module that ends in a linear layer; DistributedDataParallel and torch.compile are looked through. Or,
+        model: any module that ends in a linear layer, also inside DistributedDataParallel, FSDP and torch.compile. Or,
             with `head`, a module or function that returns the features themselves.
         batches: (inputs, labels) pairs or dictionaries with labels; inputs are moved to the model's device.
         layer: the classifier's dotted name, where it cannot be found (see `find_classifier`).
-        head: the classifier of what `model` returns: a torch.nn.Linear, LinearHead, ETFHead, Head or (weight, bias).
+        head: the classifier of what `model` returns: a torch.nn.Linear, LinearHead, ETFHead, Head, (weight, threshold),
+            or a function that returns one of these.
         split: a function from a batch to (inputs, labels), for other batches.
+        tokens: how labels [B, T] of a model that classifies tokens are read.
 
     Modes, weights, hooks, random numbers and gradients are as before when it returns or raises. What it returns is
     copied: the model may go on training.
@@ -54,95 +73,138 @@ def extract(
     >>> found.features.shape, found.layer
     (torch.Size([5, 8]), '2')
     """
-    if head is not None and layer is not None:
-        raise ValueError("head: give either head, for a model that returns features, or layer, not both")
-    inner = _find_module(model, head)
-    used = [inner, *_find_used(model), *([head] if isinstance(head, nn.Module) else [])]
     features: list[Tensor] = []
     labels: list[Tensor] = []
+
+    def receive(taken: Taken) -> None:
+        assert taken.features is not None
+        if features and taken.features.shape[1] != features[0].shape[1]:
+            raise ValueError(f"features: width {taken.features.shape[1]} after batches of width {features[0].shape[1]}")
+        features.append(taken.features)
+        labels.append(taken.labels)
+
+    found, name = run_model(model, batches, receive, layer=layer, head=head, split=split, tokens=tokens)
+    assert found is not None
+    return Extracted(torch.cat(features), torch.cat(labels), found, name)
+
+
+def run_model(
+    model: Model,
+    batches: Iterable[Any],
+    receive: Callable[[Taken], None],
+    *,
+    layer: str | None = None,
+    head: HeadSource | None = None,
+    split: Split = split_batch,
+    tokens: TokenRule | None = None,
+    limit: int | None = None,
+    taps: LayerTaps | None = None,
+    classify: bool = True,
+) -> tuple[Head | None, str | None]:
+    """Run a model over batches and hand each batch's features and labels on; returns the classifier and its name.
+
+    See `extract` for the arguments. limit: samples to hand on; further ones are run and dropped. taps: layers whose
+    outputs are handed on too. classify: False where no classifier is wanted.
+    """
+    if head is not None and layer is not None:
+        raise ValueError("head: give either head, for a model that returns features, or layer, not both")
+    inner = _find_module(model, head, classify)
+    rule = tokens or TokenRule()
+    shift = rule.shifts(inner)
+    used = [inner, *_find_used(model), *_find_used(head), *([head] if isinstance(head, nn.Module) else [])]
     with undisturbed(nn.ModuleList(used), batches) as modes, contextlib.ExitStack() as stack:
-        held = [] if head is None else [Head.of(head).weight]
-        device = next((tensor.device for tensor in (*inner.parameters(), *inner.buffers(), *held)), torch.device("cpu"))
-        calls: list[tuple[Tensor, Any]] = []
+        source = ClassifierTap(layer) if head is None else GivenHead(head)
+        readers: list[ClassifierTap | GivenHead | LayerTaps] = [source] if classify else []
+        readers += [] if taps is None else [taps]
+        device = _find_device(inner, source.head)
+        seen = 0
         for batch in batches:
             inputs, targets = split(batch)
-            inputs = move(inputs, device)
+            inputs, labels = move(inputs, device), torch.as_tensor(targets).to(device, copy=True)
+            if limit is not None:
+                labels[max(limit - seen, 0) :] = rule.ignore_index
+            selection = TokenSelection(labels, inputs, shift, rule.ignore_index) if labels.ndim == 2 else None
             with modes.follow():
-                if head is not None:
-                    rows = _check_rows(call(inner if isinstance(model, nn.Module) else model, inputs))
-                    if not features:
-                        _check_head(head, rows)
-                else:
-                    if not features:
-                        layer = find_classifier(inner, inputs, layer)
-                        calls = stack.enter_context(_watch(inner.get_submodule(layer)))
-                    output = call(inner, inputs)
-                    rows = _read(calls, output, str(layer))
-                    if not features:
-                        check_linear(inner.get_submodule(str(layer)), *calls[0], f"layer: {layer!r}")
-                    calls.clear()
-            targets = torch.as_tensor(targets)
-            if len(rows) != len(targets):
-                raise ValueError(f"labels: {len(targets)} for {len(rows)} rows that enter the classifier {layer!r}")
-            if features and rows.shape[1] != features[0].shape[1]:
-                raise ValueError(f"features: width {rows.shape[1]} after batches of width {features[0].shape[1]}")
-            features.append(rows)
-            labels.append(targets.to(device, copy=True))
-        if not features:
-            raise ValueError("batches: empty, so there is nothing to measure")
-        found = Head.of(head if layer is None else inner.get_submodule(layer))
-        found = Head(found.weight.clone(), None if found.bias is None else found.bias.clone())
-    if found.num_classes == 1:
+                for reader in readers if seen == 0 else ():
+                    reader.attach(inner, inputs, stack)
+                output = call(inner if isinstance(model, nn.Module) else model, inputs)
+                rows = source.read(output, selection) if classify else None
+                outputs = {} if taps is None else taps.read(selection)
+            seen += len(labels)
+            taken = Taken(rows, labels if selection is None else selection.labels, outputs)
+            taken = _drop_ignored(_check_lengths(taken, source.layer), rule.ignore_index)
+            if len(taken.labels):
+                receive(taken)
+    if not seen:
+        raise ValueError("batches: empty, so there is nothing to measure")
+    return (_refuse_single(source.head, source.layer), source.layer) if classify else (None, None)
+
+
+class GivenHead:
+    """The classifier that a user gave for a model that returns features, read once a pass."""
+
+    layer = None
+
+    def __init__(self, source: HeadSource) -> None:
+        self.source = source
+        self.head = read_head(source)
+        self._checked = False
+
+    def attach(self, model: nn.Module, inputs: Any, stack: contextlib.ExitStack) -> None:
+        """There is nothing to watch."""
+
+    def read(self, output: Any, selection: TokenSelection | None) -> Tensor:
+        """The features [N, d], which the model returned."""
+        rows = output
+        if isinstance(rows, Tensor) and selection is not None:
+            rows = selection.rows(rows, "what the model returns")
+        if not isinstance(rows, Tensor) or rows.ndim != 2:
+            got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+            raise ValueError(f"features: expected a matrix [B, d] from a model given with head=, got {got}")
+        rows = rows.detach().clone()
+        if not self._checked:
+            check_given(self.source, rows)
+            self._checked = True
+        return rows
+
+
+def _find_device(model: nn.Module, head: Head | None) -> torch.device:
+    held = [] if head is None else [head.weight]
+    return next((tensor.device for tensor in (*model.parameters(), *model.buffers(), *held)), torch.device("cpu"))
+
+
+def _check_lengths(taken: Taken, layer: str | None) -> Taken:
+    """What a batch gave, refused unless there is one row a label."""
+    names = {f"that enter the classifier {layer!r}": taken.features}
+    names |= {f"of the layer {name!r}": rows for name, rows in taken.outputs.items()}
+    for name, rows in names.items():
+        if rows is not None and len(rows) != len(taken.labels):
+            raise ValueError(f"labels: {len(taken.labels)} for {len(rows)} rows {name}")
+    return taken
+
+
+def _drop_ignored(taken: Taken, ignore_index: int) -> Taken:
+    kept = taken.labels != ignore_index
+    if bool(kept.all()):
+        return taken
+    rows = None if taken.features is None else taken.features[kept]
+    return Taken(rows, taken.labels[kept], {name: value[kept] for name, value in taken.outputs.items()})
+
+
+def _refuse_single(head: Head | None, layer: str | None) -> Head | None:
+    if head is not None and head.num_classes == 1:
         raise ValueError(
             f"model: its classifier {layer!r} has one output; two classes are measured by two, with the weights -w/2 "
             "and w/2 and the thresholds -b/2 and b/2 for a single logit w h - b"
         )
-    return Extracted(torch.cat(features), torch.cat(labels), found, layer)
+    return head
 
 
-@contextlib.contextmanager
-def tap(module: nn.Module) -> Iterator[list[Tensor]]:
-    """A list to which a copy of every input of a module is added while the context lasts.
-
-    >>> linear = nn.Linear(2, 1)
-    >>> with tap(linear) as inputs:
-    ...     _ = linear(torch.ones(3, 2))
-    >>> inputs[0].shape
-    torch.Size([3, 2])
-    """
-    taken: list[Tensor] = []
-
-    def take(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        taken.append((args[0] if args else next(iter(kwargs.values()))).detach().clone())
-
-    handle = module.register_forward_pre_hook(take, with_kwargs=True)
-    try:
-        yield taken
-    finally:
-        handle.remove()
-
-
-@contextlib.contextmanager
-def _watch(module: nn.Module) -> Iterator[list[tuple[Tensor, Any]]]:
-    """A list to which copies of every input of a module and its output are added while the context lasts."""
-    calls: list[tuple[Tensor, Any]] = []
-    with tap(module) as taken:
-
-        def finish(module: nn.Module, args: Any, output: Any) -> None:
-            calls.append((taken.pop(), output.detach().clone() if isinstance(output, Tensor) else output))
-
-        handle = module.register_forward_hook(finish)
-        try:
-            yield calls
-        finally:
-            handle.remove()
-
-
-def _find_module(model: Any, head: Any) -> nn.Module:
+def _find_module(model: Any, head: Any, classify: bool) -> nn.Module:
     """The module that is run: the model, the owner of a bound method, or an empty one for a function."""
     if isinstance(model, nn.Module):
         return unwrap(model)
-    if head is None or not callable(model):
+    if (head is None and classify) or not callable(model):
         raise TypeError(
             f"model: expected a torch.nn.Module, got {type(model).__name__}; a function that returns features needs "
             "head=, their classifier"
@@ -155,7 +217,7 @@ def _find_module(model: Any, head: Any) -> nn.Module:
 
 def _find_used(function: Any) -> list[nn.Module]:
     """The modules in what a function refers to: arguments of a partial, fields of its owner, variables around it."""
-    if isinstance(function, nn.Module):
+    if isinstance(function, nn.Module) or not callable(function):
         return []
     if isinstance(function, functools.partial):
         given = [value for value in (*function.args, *function.keywords.values()) if isinstance(value, nn.Module)]
@@ -166,55 +228,3 @@ def _find_used(function: Any) -> list[nn.Module]:
         around = inspect.getclosurevars(plain)
         values += [*around.nonlocals.values(), *around.globals.values()]
     return [value for value in values if isinstance(value, nn.Module)]
-
-
-def _check_rows(rows: Any) -> Tensor:
-    if not isinstance(rows, Tensor) or rows.ndim != 2:
-        got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
-        raise ValueError(f"features: expected a matrix [B, d] from a model given with head=, got {got}")
-    return rows.detach().clone()
-
-
-def _check_head(head: Any, rows: Tensor) -> None:
-    """Raise unless a layer given as head= is linear."""
-    if isinstance(head, nn.Module) and rows.shape[1] == (weight := Head.of(head).weight).shape[1]:
-        rows = rows.to(weight)
-        check_linear(head, rows, head(rows), "head")
-
-
-def _read(calls: list[tuple[Tensor, Any]], output: Any, layer: str) -> Tensor:
-    """The [B, d] that entered the classifier in one forward pass."""
-    if len(calls) != 1:
-        raise ValueError(
-            f"model: its classifier {layer!r} was called {len(calls)} times in one forward pass; features are defined "
-            "for one call: measure a model that makes a single one"
-        )
-    rows, scores = calls[0]
-    if rows.ndim == 3:
-        rows = _pool(rows, scores, next(tensors_of(output), None), layer)
-    if rows.ndim != 2:
-        raise ValueError(f"features: {tuple(rows.shape)} enters the classifier {layer!r}; expected [B, d]")
-    return rows
-
-
-def _pool(tokens: Tensor, scores: Tensor, logits: Tensor | None, layer: str) -> Tensor:
-    """Of tokens [B, T, d] that all went through the classifier, those whose logits [B, K] are returned, or their mean.
-
-    The model returns the scores of one token as they are, or the mean of all, which is the score of the mean token.
-    """
-    if logits is None or logits.shape != (len(scores), scores.shape[2]):
-        raise ValueError(
-            f"features: {tuple(tokens.shape)} enters the classifier {layer!r}, one vector a token, and no one of them "
-            "is the sample's; a model that classifies whole samples is needed"
-        )
-    same = (scores.to(logits.dtype) == logits[:, None]).all(2)
-    if bool(same.any(1).all()):
-        return tokens[torch.arange(len(tokens), device=tokens.device), same.int().argmax(1)]
-    wide = torch.promote_types(tokens.dtype, torch.float32)
-    error = (scores.mean(1, dtype=wide) - logits).abs().max()
-    if not bool(error <= tolerance(scores, logits) * scores.abs().max()):
-        raise ValueError(
-            f"features: what the model returns is neither the output of the classifier {layer!r} for one token nor the "
-            "mean over all tokens; give a model that returns the pooled features, with head=, their classifier"
-        )
-    return tokens.mean(1, dtype=wide)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -10,9 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ncollapse.features import Extracted, split_batch, undisturbed
-from ncollapse.monitoring import Monitor, Observation
-from ncollapse.theory import Problem
+from ncollapse.features import undisturbed
+from ncollapse.features.extraction import Model
+from ncollapse.features.spool import FeatureSpool
+from ncollapse.heads import Head
+from ncollapse.integrations.callback import CollapseCallback
+from ncollapse.monitoring import Monitor
+from ncollapse.monitoring.layers import LayerSpools
 
 NAMESPACES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
 
@@ -25,10 +28,19 @@ def find_bases() -> tuple[type, ...]:
     return found
 
 
+def refuse_outer_shards(model: nn.Module | None) -> None:
+    """Raise for FSDPStrategy, which wraps the module from outside: the module by itself has no weights to run with."""
+    if type(model).__name__ == "FullyShardedDataParallel":
+        raise ValueError(
+            "strategy: expected one that leaves the module runnable, got FSDPStrategy; use ModelParallelStrategy with "
+            "fully_shard in configure_model, or DDPStrategy"
+        )
+
+
 class TrainerMonitor(Monitor):
     """A monitor whose batches and model go the Trainer's way: transfer hooks and precision as in a training step."""
 
-    def __init__(self, trainer: Any, model: nn.Module, loader: Any, **options: Any) -> None:
+    def __init__(self, trainer: Any, model: Model, loader: Any, **options: Any) -> None:
         super().__init__(model, loader, **options)
         self.trainer, self.take_apart = trainer, self.split
         self.split = self.prepare
@@ -40,13 +52,13 @@ class TrainerMonitor(Monitor):
         batch = trainer.lightning_module._on_before_batch_transfer(batch)
         return self.take_apart(trainer.strategy.batch_to_device(batch))
 
-    def extract(self) -> Extracted:
-        """See `Monitor.extract`."""
+    def read_model(self, spool: FeatureSpool, outputs: LayerSpools) -> Head:
+        """See `Monitor.read_model`."""
         with undisturbed(self.trainer.lightning_module), self.trainer.precision_plugin.forward_context():
-            return super().extract()
+            return super().read_model(spool, outputs)
 
 
-class NeuralCollapseCallback(*find_bases()):  # type: ignore[misc]
+class NeuralCollapseCallback(CollapseCallback, *find_bases()):  # type: ignore[misc]
     """Measure the model after every `every`-th epoch and log all numbers, the predicted optimum and the certified gap.
 
     They go to every logger of the Trainer and to `trainer.callback_metrics`, as nc/nc1, predicted/positive_score,
@@ -59,51 +71,40 @@ class NeuralCollapseCallback(*find_bases()):  # type: ignore[misc]
         loader: what to measure on, best the training set without augmentation; by default the Trainer's own training
             loader, read in order, with whatever augmentation its data set does.
         network: the attribute of the LightningModule to measure, where its own `forward` does not return the logits.
-        problem, samples, seed, layer, split: see `ncollapse.monitor`.
+        features, head: a function or module that returns the features, and their classifier, for models without a
+            linear one; as `model` and `head` of `ncollapse.monitor`.
+        prefix: put before every name that is logged, as in val/nc/nc1; two callbacks need different ones.
+        problem, samples, seed, layer, split, layers, pool, shift, ignore_index, min_count, fields: see
+            `ncollapse.monitor`.
     """
 
-    def __init__(
-        self,
-        loader: Any = None,
-        every: int = 1,
-        *,
-        network: str | None = None,
-        problem: Problem | None = None,
-        samples: int | None = None,
-        seed: int = 0,
-        layer: str | None = None,
-        split: Callable[[Any], tuple[Any, Any]] = split_batch,
-    ) -> None:
-        super().__init__()
-        self.loader, self.network = loader, network
-        self.options: dict[str, Any] = {"every": every, "problem": problem, "samples": samples, "seed": seed}
-        self.options |= {"layer": layer, "split": split}
-        self.monitor: Monitor | None = None
-
-    @property
-    def history(self) -> list[Observation]:
-        """What was measured so far."""
-        return [] if self.monitor is None else self.monitor.history
+    def __init__(self, loader: Any = None, every: int = 1, *, network: str | None = None, **options: Any) -> None:
+        super().__init__(loader, every, **options)
+        self.network = network
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Measure before the first step."""
+        self.refuse_same_prefix(trainer.callbacks)
+        refuse_outer_shards(trainer.strategy.model)
         loader = trainer.train_dataloader if self.loader is None else self.loader
-        self.monitor = TrainerMonitor(trainer, self._find_network(pl_module), loader, **self.options)
+        model = self._find_network(pl_module) if self.features is None else self.features
+        self.monitor = TrainerMonitor(trainer, model, loader, **self.options)
         self.monitor.epoch = trainer.current_epoch
-        self._pass_on(trainer, self.monitor.observe())
+        self.monitor.observe()
+        self._pass_on(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure after an epoch."""
         if self.monitor is not None and self.monitor.step() is not None:
-            pl_module.log_dict(self.history[-1].numbers(), on_step=False, on_epoch=True, batch_size=1)
+            pl_module.log_dict(self.numbers(), on_step=False, on_epoch=True, batch_size=1)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure the last state, where `every` passed over it."""
-        if self.monitor is not None and (last := self.monitor.finish()) is not None:
-            self._pass_on(trainer, last)
+        if self.monitor is not None and self.monitor.finish() is not None:
+            self._pass_on(trainer)
 
-    def _pass_on(self, trainer: Any, seen: Observation) -> None:
-        numbers = seen.numbers()
+    def _pass_on(self, trainer: Any) -> None:
+        numbers = self.numbers()
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in numbers.items()})
         for logger in trainer.loggers:
             logger.log_metrics(numbers, step=trainer.global_step)

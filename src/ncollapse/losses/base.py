@@ -1,18 +1,25 @@
-"""The face that every loss shows: to a training loop a Module, to the theory a function of two scores."""
+"""The base class of the losses, and the registry that finds them by name.
+
+A loss is one file: a subclass of `Loss` with the decorator `register("name")`. It needs `name`, `contrastive` and
+`forward`. It may add the forms of `ncollapse.losses.forms`, from which `predict` and `certify` take closed forms and
+bounds; everything else works without them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from ncollapse.losses.forms import ContrastiveForm, ConvexForm, SeparableForm, differentiate, unreduced
 from ncollapse.losses.inputs import check_reduction
 
 Scalar = float | NDArray[np.float64]
+Array = NDArray[np.float64]
 
 
 class ScalarLoss(NamedTuple):
@@ -29,15 +36,19 @@ class Loss(nn.Module):
     Args:
         weight: a weight for each class, [K]; a sample weighs sum_k y_k weight_k.
         reduction: "mean" (over the samples, weighted), "sum" or "none".
+
+    Class attributes:
+        name: how `make_loss`, recipes and the command line call the loss.
+        contrastive: whether the loss depends on differences of logits alone.
     """
 
     name: ClassVar[str]
-    contrastive: ClassVar[bool]
+    contrastive: ClassVar[bool] = False
     weight: Tensor | None
 
     def __init__(self, *, weight: Tensor | Sequence[float] | None = None, reduction: str = "mean") -> None:
         super().__init__()
-        self.reduction = check_reduction(reduction)
+        self.reduction: str = check_reduction(reduction)
         if weight is not None:
             weight = torch.as_tensor(weight, dtype=torch.get_default_dtype())
             if weight.ndim != 1 or not bool((weight.isfinite() & (weight >= 0)).all()) or not bool(weight.any()):
@@ -49,7 +60,7 @@ class Loss(nn.Module):
         """Whether the loss is convex in the logits."""
         return True
 
-    def params(self) -> dict[str, float]:
+    def params(self) -> dict[str, Any]:
         """Return the parameters that distinguish this loss from others of its name."""
         return {}
 
@@ -62,11 +73,23 @@ class Loss(nn.Module):
         if num_classes < 2:
             raise ValueError(f"num_classes must be at least 2, got {num_classes}")
         p, n = np.broadcast_arrays(np.asarray(pos, dtype=np.float64), np.asarray(neg, dtype=np.float64))
-        parts = self._at(p, n, num_classes)
+        value, slopes = self.evaluate_groups(np.stack([p, n], axis=-1), np.array([1.0, num_classes - 1.0]))
+        parts = (value, slopes[..., 0], slopes[..., 1])
         return ScalarLoss(*(float(part) if p.ndim == 0 else np.asarray(part) for part in parts))
 
-    def _at(self, pos: NDArray[np.float64], neg: NDArray[np.float64], num_classes: int) -> tuple[Any, Any, Any]:
-        raise NotImplementedError
+    def evaluate_groups(self, z: Array, sizes: Array) -> tuple[Array, Array]:
+        """Return the loss of samples whose logits are equal within groups, and its total slope in each group.
+
+        z [..., G] holds one logit for each group, `sizes` [G] the number of classes in it; the first group is the
+        target class alone. This base method writes out all K logits and differentiates `forward`; a loss with a formula
+        overrides it.
+        """
+        members = np.repeat(np.arange(len(sizes)), sizes.astype(int))
+        flat = np.ascontiguousarray(z[..., members]).reshape(-1, len(members))
+        target = torch.zeros(len(flat), dtype=torch.long)
+        values, gradient = differentiate(unreduced(self), torch.from_numpy(flat), target)
+        slopes = gradient.numpy() @ np.eye(len(sizes))[members]
+        return values.numpy().reshape(z.shape[:-1]), slopes.reshape(z.shape)
 
     def phi(self, t: ArrayLike, num_classes: int) -> Scalar:
         """Return the contrastive bound phi of all-losses Def. 1.
@@ -81,11 +104,69 @@ class Loss(nn.Module):
             )
         return self.at(-np.asarray(t, dtype=np.float64) / (num_classes - 1), 0.0, num_classes).value
 
+    def convex_form(self, targets: Array) -> ConvexForm | None:
+        """Return the conjugate for groups of samples with the target rows [G, K], None if there is none."""
+        return None
+
+    def separable_form(self, num_classes: int) -> SeparableForm | None:
+        """Return the inverse slopes if the loss is a sum over the logits, else None."""
+        return None
+
+    def contrastive_form(self, num_classes: int) -> ContrastiveForm | None:
+        """Return the optimal logit gap if the loss depends on logit differences alone and is convex, else None."""
+        return ContrastiveForm(self, num_classes) if self.contrastive and self.convex else None
+
     def extra_repr(self) -> str:
         """Show the parameters, and what differs from the defaults."""
-        shown = [f"{name}={value:g}" for name, value in self.params().items()]
+        shown = [
+            f"{name}={value:g}" if isinstance(value, int | float) else f"{name}={value!r}"
+            for name, value in self.params().items()
+        ]
         if self.weight is not None:
             shown.append(f"weight={self.weight.tolist()}")
         if self.reduction != "mean":
             shown.append(f"reduction={self.reduction!r}")
         return ", ".join(shown)
+
+
+_LOSSES: dict[str, type[Loss]] = {}
+LOSS_NAMES = _LOSSES.keys()  # a live view: losses registered later are in it
+_Class = TypeVar("_Class", bound=type[Loss])
+
+
+def register(name: str) -> Callable[[_Class], _Class]:
+    """Class decorator: make a loss available under `name` to `make_loss`, recipes and the command line."""
+
+    def add(cls: _Class) -> _Class:
+        if name in _LOSSES and _LOSSES[name] is not cls:
+            raise ValueError(f"name: expected a new one, got {name!r}, which is {_LOSSES[name].__name__}")
+        cls.name = name
+        _LOSSES[name] = cls
+        return cls
+
+    return add
+
+
+def unregister(name: str) -> None:
+    """Remove a registered loss; for tests and interactive work."""
+    del _LOSSES[name]
+
+
+def make_loss(loss: str | Loss, **params: Any) -> Loss:
+    """Return the loss of that name, or the loss object itself; parameters that are None take the loss's default.
+
+    >>> from ncollapse.losses import make_loss
+    >>> make_loss("focal", gamma=2)
+    FocalLoss(gamma=2)
+    """
+    params = {name: value for name, value in params.items() if value is not None}
+    if isinstance(loss, Loss):
+        if params:
+            raise TypeError(f"a loss object takes no further parameters, got {', '.join(params)}")
+        return loss
+    if loss not in _LOSSES:
+        raise ValueError(f"loss must be one of {', '.join(LOSS_NAMES)} or a loss object, got {loss!r}")
+    try:
+        return _LOSSES[loss](**params)
+    except TypeError as error:
+        raise TypeError(f"loss {loss!r}: {str(error).partition('() ')[2] or error}") from None

@@ -1,4 +1,4 @@
-"""What every loss does around its formula: check the arguments, read the target, weigh the samples, reduce."""
+"""The steps that all losses share: check the arguments, read the target, weight the samples, reduce."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ import torch
 from torch import Tensor
 
 Reduction = Literal["mean", "sum", "none"]
+REDUCTIONS = get_args(Reduction)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def check_reduction(reduction: str) -> Reduction:
     """Return `reduction` if it is one of the three words, else raise."""
-    if reduction not in get_args(Reduction):
+    if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     return cast(Reduction, reduction)
+
+
+def check_class_reduction(class_reduction: str) -> str:
+    """Return `class_reduction` if it is "sum" or "mean", else raise."""
+    if class_reduction not in ("sum", "mean"):
+        raise ValueError(f"class_reduction must be 'sum' or 'mean', got {class_reduction!r}")
+    return class_reduction
 
 
 def check_smoothing(name: str, value: float) -> float:
@@ -88,13 +96,19 @@ def is_index(target: Tensor, batch: int, num_classes: int) -> bool:
     return True
 
 
+def check_most(target: Tensor, most: float) -> None:
+    """Raise if a soft target on the CPU exceeds `most`; on other devices looking would mean waiting for the device."""
+    if target.device.type == "cpu" and target.numel() and not torch.compiler.is_compiling() and target.max() > most:
+        raise ValueError(f"soft target must not exceed {most:g}, got {float(target.max()):g}")
+
+
 def one_hot(target: Tensor, like: Tensor) -> Tensor:
     """Return an index target [B] as rows of zeros and one 1, in the shape, dtype and device of `like` [B, K]."""
     return torch.zeros_like(like).scatter(1, target.long().unsqueeze(1), 1.0)
 
 
 def reduce(values: Tensor, target: Tensor, index: bool, weight: Tensor | None, reduction: str) -> Tensor:
-    """Weigh the samples' losses [B] and reduce them.
+    """Weight the samples' losses [B] and reduce them.
 
     Sample i weighs sum_k y_ik weight_k (weight[y_i] for an index). "mean" is the weighted mean, so that multiplying
     all class weights by a number changes nothing, least of all the scale against which a decay is chosen.

@@ -15,6 +15,8 @@ Chunk: TypeAlias = tuple[Tensor, Tensor]
 
 CPU_NUMBERS = 1 << 19  # numbers a chunk of features: 4 MB in float64, so that a chunk stays in the cache
 CUDA_NUMBERS = 1 << 27  # 1 GB: large products, and a few dozen launches for a million samples
+CPU_ROWS = 4096  # a longer chunk of narrow features would lose digits in its sums
+INFERRED_CLASSES = 1 << 20  # a larger number of classes has to be given, not inferred from the largest label
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,11 @@ class Source:
     device: torch.device
     num_classes: int | None  # largest label + 1 where all labels are known, None for batches not read yet
 
-    def rows(self, num_classes: int) -> int:
-        """Samples a chunk: features and scores of a chunk stay within a fixed number of numbers."""
+    def rows(self, num_classes: int = 0) -> int:
+        """Samples a chunk: its features, and two scores for each of `num_classes`, stay within a fixed size."""
         numbers = CUDA_NUMBERS if self.device.type == "cuda" else CPU_NUMBERS
-        return max(64, numbers // max(self.dim, 2 * num_classes, 1))
+        rows = max(64, numbers // max(self.dim, 2 * num_classes, 1))
+        return rows if self.device.type == "cuda" else min(rows, CPU_ROWS)
 
 
 def open_source(features: Any, labels: Any) -> Source:
@@ -129,9 +132,34 @@ def check_features(features: Array) -> None:
         raise ValueError(f"features: expected a matrix [N, d], got shape {tuple(features.shape)}")
     if features.shape[1] == 0:
         raise ValueError("features: expected d >= 1 columns, got 0")
-    kind = features.is_complex() if isinstance(features, Tensor) else features.dtype.kind not in "fiub"
-    if kind:
-        raise ValueError(f"features: expected real numbers, got {features.dtype}")
+    check_real("features", features)
+
+
+def check_real(name: str, values: Array) -> None:
+    """Refuse complex numbers, objects and texts, and masked arrays, whose mask would be lost."""
+    if isinstance(values, Tensor):
+        unfit = values.is_complex()
+    else:
+        refuse_masked(name, values)
+        unfit = values.dtype.kind not in "fiub"
+    if unfit:
+        raise ValueError(f"{name}: expected real numbers, got {values.dtype}")
+
+
+def refuse_masked(name: str, values: Any) -> None:
+    """Raise for a masked array with hidden entries: they would be measured like the others."""
+    hidden = int(np.ma.getmaskarray(values).sum()) if isinstance(values, np.ma.MaskedArray) else 0
+    if hidden:
+        raise ValueError(f"{name}: expected plain numbers, got a masked array with {hidden} masked; drop those samples")
+
+
+def refuse_inferred(largest: int) -> None:
+    """Raise for a label so large that the number of classes inferred from it is probably a mistake."""
+    if largest >= INFERRED_CLASSES:
+        raise ValueError(
+            f"labels: expected integers below {INFERRED_CLASSES} where num_classes is not given, got {largest}; pass "
+            f"num_classes={largest + 1} if there are so many classes"
+        )
 
 
 def check_labels(labels: Any, count: int) -> Tensor:
@@ -170,6 +198,7 @@ def check_mask(mask: Any, count: int) -> Tensor:
 
 
 def _read_labels(labels: Any) -> Tensor:
+    refuse_masked("labels", labels)
     found = np.array(labels)
     if found.dtype.kind not in "iufbc":
         raise ValueError(f"labels: expected integers 0..K-1, got {found.dtype}; number the classes first")

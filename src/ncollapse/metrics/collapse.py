@@ -1,51 +1,91 @@
 """Within-class collapse, frames and duality: functions of the class means, the within-class scatter and the classifier.
 
-All take and return float64 tensors on one device; nothing here looks at single samples.
+Time O(K d min(K, d)), memory O(K d): where K > d + 1, products with d x d matrices give the norms of the K x K ones.
+What compares all pairs of classes is in pairs.py. Everything is float64, on the device of the features.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ncollapse.frames import etf_gram
 
-class Moments(NamedTuple):
-    """What the metrics of this module need to know about the features."""
+from .rows import ROUNDING, Rows, dot
 
-    counts: Tensor  # [K] float64
-    means: Tensor  # [K, d] class means
-    global_mean: Tensor  # [d] over samples, bce-vs-ce Eq. 27
-    centred: Tensor  # [K, d] class means minus the global mean, Eq. 36
-    variances: Tensor  # [K] mean squared distance of a class's samples to its mean
-    basis: Tensor  # [d, r] orthonormal columns whose span holds the centred means
-    scatter: Tensor  # [r, r] sum over samples of (h - mean)(h - mean)^T in that basis
+
+@dataclass(frozen=True)
+class Moments:
+    """Class statistics of the classes that have samples, relative to an anchor near the features."""
+
+    counts: Tensor  # [K] float64, all positive
+    offsets: Tensor  # [K, d] class mean minus the anchor
+    anchor: Tensor  # [d]
+    shift: Tensor  # [d] global mean (over samples, bce-vs-ce Eq. 27) minus the anchor
+    energies: Tensor  # [K] mean of |h - anchor|^2: the scale against which a difference is rounding
+    variances: Tensor | None = None  # [K] mean squared distance of a class's samples to its mean
+    basis: Tensor | None = None  # [d, r] orthonormal columns that span the centred means; None: all of R^d
+    scatter: Tensor | None = None  # [r, r] sum over samples of (h - mean)(h - mean)^T in that basis
+
+    @property
+    def global_mean(self) -> Tensor:
+        """The mean over samples [d]."""
+        return self.anchor + self.shift
+
+    @property
+    def rounding(self) -> float:
+        """Differences of features or means up to this length are rounding errors."""
+        return ROUNDING * math.sqrt(float(self.energies.max()))
+
+    def means(self) -> Rows:
+        """The class means."""
+        return Rows(self.offsets, -self.anchor)
+
+    def centred(self) -> Rows:
+        """The class means minus the global mean (bce-vs-ce Eq. 36); zero where the difference is rounding."""
+        return Rows(self.offsets, self.shift, floor=self.rounding)
+
+    def variances_or_zero(self) -> Tensor:
+        """The variances of the classes, zeros where they were not measured."""
+        return torch.zeros_like(self.counts) if self.variances is None else self.variances
+
+    def within(self) -> float:
+        """trace(Sigma_W): the mean squared distance of a sample to its class mean."""
+        return float((self.counts * self.variances_or_zero()).sum() / self.counts.sum())
 
 
 class Spectrum(NamedTuple):
-    """The singular values of the centred class means and what is left of the within-class scatter along them."""
+    """The singular values of the centred class means, in the basis of the moments."""
 
     rank: int
     singular_values: Tensor  # [min(K - 1, d)]
-    axes: Tensor  # [r, rank] the directions inside Moments.basis
+    triangle: Tensor | None  # [r, r] with triangle^T triangle = centred^T centred, where the rank is r
+    axes: Tensor | None  # [r, rank] the directions of the centred means, where the rank is below r
 
 
-def centre_means(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Class means, the global mean over samples and the centred class means; empty classes give NaN rows."""
-    means = sums / counts[:, None]
-    weights = counts / counts.sum()
-    global_mean = torch.where(counts[:, None] > 0, weights[:, None] * means, 0.0).sum(0)
-    return means, global_mean, means - global_mean
+def take_moments(counts: Tensor, offsets: Tensor, anchor: Tensor, energies: Tensor) -> Moments:
+    """Moments of filled classes, from their counts, mean offsets and mean energies around the anchor."""
+    shift = (counts[:, None] * offsets).sum(0) / counts.sum()
+    return Moments(counts, offsets, anchor, shift, energies)
 
 
-def span_means(centred: Tensor) -> Tensor:
-    """Orthonormal columns [d, min(K, d)] whose span holds the rows of `centred`."""
-    classes, dim = centred.shape
-    if dim <= classes:
-        return torch.eye(dim, dtype=centred.dtype, device=centred.device)
-    span: Tensor = torch.linalg.qr(torch.nan_to_num(centred).T).Q
-    return span
+def span_means(moments: Moments) -> Moments:
+    """Add the basis in which the within-class scatter is needed: none smaller than R^d where K >= d."""
+    if len(moments.counts) >= moments.offsets.shape[1]:
+        return moments
+    return replace(moments, basis=torch.linalg.qr(moments.centred().whole().T).Q)
+
+
+def finish_moments(moments: Moments, variances: Tensor, scatter: Tensor) -> Moments:
+    """Add variances and scatter; those below the rounding of the sums they come from are zero."""
+    variances = torch.where(variances > ROUNDING**2 * moments.energies, variances, 0.0)
+    if not bool(variances.any()):
+        scatter = torch.zeros_like(scatter)
+    return replace(moments, variances=variances, scatter=scatter)
 
 
 def decompose_means(moments: Moments) -> Spectrum:
@@ -54,152 +94,145 @@ def decompose_means(moments: Moments) -> Spectrum:
     A direction counts as absent only below the rounding error of the means themselves, so that two nearly merged
     classes keep theirs.
     """
-    classes, dim = moments.means.shape
-    _, singular, axes = torch.linalg.svd(moments.centred @ moments.basis, full_matrices=False)
-    most = min(classes - 1, dim)
-    singular = singular[:most]
-    rounding = 16 * torch.finfo(torch.float64).eps * frobenius(moments.means)
-    rank = int((singular > rounding).sum())
-    return Spectrum(rank, singular, axes[:rank].T)
+    centred = moments.centred()
+    matrix = centred.triangle() if moments.basis is None else centred.whole() @ moments.basis
+    most = min(len(centred) - 1, centred.dim)
+    rounding = ROUNDING * float(Rows(moments.offsets).energy().sqrt())
+    if len(matrix) == matrix.shape[1] == most:
+        singular: Tensor = torch.linalg.svdvals(matrix)
+        if bool((singular > rounding).all()):
+            return Spectrum(most, singular, matrix, None)
+    _, singular, axes = torch.linalg.svd(matrix, full_matrices=False)
+    rank = int((singular[:most] > rounding).sum())
+    return Spectrum(rank, singular[:most], None, axes[:rank].T)
 
 
-def measure_within(moments: Moments, spectrum: Spectrum) -> dict[str, Tensor]:
-    """`nc1`, `nc1_balanced`, `nc1_quotient` and `cdnv`."""
-    counts, means = moments.counts, moments.means
-    total, classes = counts.sum(), len(counts)
-    singular = spectrum.singular_values[: spectrum.rank]
-    scatter = spectrum.axes.T @ moments.scatter @ spectrum.axes
-    # Sigma_B = M^T M / K, so trace(Sigma_W pinv(Sigma_B)) / K needs the scatter along the axes of M alone
-    nc1 = (torch.diagonal(scatter) / singular**2).sum() / total
-    by_class = means - means.mean(0)
-    triangle = torch.linalg.qr(by_class @ moments.basis @ spectrum.axes).R
+def measure_within(moments: Moments, spectrum: Spectrum) -> dict[str, float]:
+    """`nc1`, `nc1_balanced` and `nc1_quotient`; NaN where all class means coincide."""
+    names = ("nc1", "nc1_balanced", "nc1_quotient")
+    if spectrum.rank == 0 or moments.scatter is None:
+        return dict.fromkeys(names, math.nan)
+    by_class = Rows(moments.offsets).centre()
+    total = float(moments.counts.sum())
+    if spectrum.triangle is not None:
+        scatter, around_samples, around_classes = moments.scatter, spectrum.triangle, by_class.triangle()
+        nc1 = trace_ratio(scatter, around_samples)
+    else:
+        assert spectrum.axes is not None
+        scatter = spectrum.axes.T @ moments.scatter @ spectrum.axes
+        # Sigma_B = M^T M / K, so trace(Sigma_W pinv(Sigma_B)) / K needs the scatter along the axes of M alone
+        nc1 = float((torch.diagonal(scatter) / spectrum.singular_values[: spectrum.rank] ** 2).sum())
+        inside = spectrum.axes if moments.basis is None else moments.basis @ spectrum.axes
+        around_classes = torch.linalg.qr(torch.cat([block @ inside for block in by_class.blocks()]), mode="r").R
+    between = float(moments.centred().energy()) / len(moments.counts)
+    values = (nc1 / total, trace_ratio(scatter, around_classes) / total, moments.within() / between)
+    return dict(zip(names, values))
+
+
+def trace_ratio(scatter: Tensor, triangle: Tensor) -> float:
+    """trace(S (R^T R)^-1)."""
     half = torch.linalg.solve_triangular(triangle.T, scatter, upper=False)
-    balanced = torch.diagonal(torch.linalg.solve_triangular(triangle.T, half.T, upper=False)).sum() / total
-    within = (counts * moments.variances).sum() / total
-    between = (moments.centred**2).sum() / classes
-    if spectrum.rank == 0:
-        nc1 = balanced = torch.full_like(within, torch.nan)
-    return {
-        "nc1": nc1,
-        "nc1_balanced": balanced,
-        "nc1_quotient": within / between,
-        "cdnv": average_cdnv(means, moments.variances),
-    }
+    return float(torch.diagonal(torch.linalg.solve_triangular(triangle.T, half.T, upper=False)).sum())
 
 
-def average_cdnv(means: Tensor, variances: Tensor) -> Tensor:
-    """Mean over pairs of classes of (v_k + v_l) / (2 |mean_k - mean_l|^2)."""
-    # the product form of cdist cancels for close means
-    distance = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
-    pairs = (variances[:, None] + variances[None, :]) / (2 * distance**2)
-    return average_off_diagonal(pairs)
+def distance_to_simplex(left: Rows, right: Rows) -> float:
+    """| G / |G|_F - (I - 11^T / K) / sqrt(K - 1) |_F with G = A B^T, the form of bce-vs-ce Eqs. 33 and 34.
+
+    For K > d + 1 a Gram matrix of rank d stays at least sqrt(2 - 2 sqrt(d / (K - 1))) away, and the distance is
+    2 - 2 <G, simplex> / |G|_F without cancellation.
+    """
+    classes = len(left)
+    if classes <= left.dim + 1:
+        gram = left.whole() @ right.whole().T
+        return distance_of_directions(gram, etf_gram(classes).to(gram))
+    size = norm_of_product(left, right)
+    overlap = float(dot(left.centre(), right.centre())) / math.sqrt(classes - 1)
+    return math.sqrt(max(2 - 2 * overlap / size, 0.0)) if size > 0 else math.nan
 
 
-def average_off_diagonal(matrix: Tensor) -> Tensor:
-    """Mean of the entries off the diagonal; NaN for a 1 x 1 matrix."""
-    classes = len(matrix)
-    kept = matrix.masked_fill(torch.eye(classes, dtype=torch.bool, device=matrix.device), 0.0)
-    return kept.sum() / torch.tensor(classes * (classes - 1.0), dtype=matrix.dtype, device=matrix.device)
+def norm_of_product(left: Rows, right: Rows) -> float:
+    """|A B^T|_F from d x d matrices."""
+    grams = (left.gram(), right.gram())
+    square, sizes = float((grams[0] * grams[1]).sum()), [float(frobenius(gram)) for gram in grams]
+    if square > 1e-4 * sizes[0] * sizes[1]:
+        return math.sqrt(square)
+    # nearly orthogonal row spaces: the squares would cancel, the triangular factors do not
+    return float(frobenius(left.triangle() @ right.triangle().T))
 
 
-def simplex_gram(classes: int, like: Tensor) -> Tensor:
-    """(I - 11^T / K) / sqrt(K - 1): the Gram matrix of a simplex ETF at unit Frobenius norm."""
-    eye = torch.eye(classes, dtype=like.dtype, device=like.device)
-    scale = torch.tensor(classes - 1.0, dtype=like.dtype, device=like.device).sqrt()
-    return (eye - 1.0 / classes) / scale
-
-
-def distance_to_simplex(gram: Tensor) -> Tensor:
-    """| G / |G|_F - (I - 11^T / K) / sqrt(K - 1) |_F, the form of bce-vs-ce Eqs. 33 and 34."""
-    return frobenius(gram / frobenius(gram) - simplex_gram(len(gram), gram))
-
-
-def distance_to_rank(weight: Tensor) -> Tensor:
+def distance_to_rank(weight: Rows) -> float:
     """Distance of W W^T / |W W^T|_F to the nearest P / sqrt(r): P a rank-r projection, P 1 = 0, r = min(d, K - 1).
 
-    The nearest P projects onto the top r eigenvectors of the Gram matrix restricted to the complement of 1.
+    For d < K - 1 the nearest P projects onto the columns of the centred W. With s its singular values and m the mean
+    row of W, the squared distance is the sum over the block of P, the block of 1 and the two between them:
+
+        sum_i (s_i^2 / g - 1 / sqrt(d))^2 + (K |m|^2 / g)^2 + 2 K |W~ m|^2 / g^2,   g = |W W^T|_F
     """
-    classes, dim = weight.shape
-    if classes < 2:
-        return torch.full((), torch.nan, dtype=weight.dtype, device=weight.device)
-    rank = min(dim, classes - 1)
-    gram = weight @ weight.T
-    if rank == classes - 1:  # one projection only: I - 11^T / K
-        return distance_to_simplex(gram)
-    gram = gram / frobenius(gram)
-    if not bool(torch.isfinite(gram).all()):
-        return gram.sum()
-    ones = torch.ones(classes, 1, dtype=weight.dtype, device=weight.device)
-    complement = torch.linalg.qr(torch.cat([ones, torch.eye(classes, classes - 1).to(ones)], 1)).Q[:, 1:]
-    top = complement @ torch.linalg.eigh(complement.T @ gram @ complement).eigenvectors[:, classes - 1 - rank :]
-    return frobenius(gram - top @ top.T / rank**0.5)
+    classes, dim = len(weight), weight.dim
+    if dim >= classes - 1:  # one projection only: I - 11^T / K
+        return distance_to_simplex(weight, weight)
+    size = norm_of_product(weight, weight)
+    if not size > 0:
+        return math.nan
+    mean, gram = weight.mean(), weight.centre().gram()
+    squares: Tensor = torch.linalg.eigvalsh(gram).clamp_min(0.0)
+    inside = float((squares / size - 1 / math.sqrt(dim)).square().sum())
+    along_ones = classes * float(mean @ mean) / size
+    between = 2 * classes * float(mean @ gram @ mean) / size / size
+    return math.sqrt(inside + along_ones**2 + between)
 
 
-def cosines(rows: Tensor) -> Tensor:
-    """Matrix of cosines between rows; a zero row has cosine 0 with every other."""
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    unit = torch.where(norms == 0, 0.0, rows / norms)
-    product: Tensor = unit @ unit.T
-    return product
+def vary_norms(rows: Rows) -> float:
+    """Coefficient of variation (population standard deviation over mean) of the norms of the rows; NaN if all are 0."""
+    norms = rows.norms()
+    return float(norms.std(correction=0) / norms.mean())
 
 
-def vary_norms(rows: Tensor) -> Tensor:
-    """Coefficient of variation (population standard deviation over mean) of the norms of the rows."""
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
-    return norms.std(correction=0) / norms.mean()
-
-
-def vary_angles(rows: Tensor) -> Tensor:
-    """Mean over pairs of |cos + 1 / (K - 1)|: 0 for a simplex ETF."""
-    ideal = 1.0 / max(len(rows) - 1, 1)
-    return average_off_diagonal((cosines(rows) + ideal).abs())
-
-
-def measure_orthogonality(rows: Tensor) -> Tensor:
-    """Mean over pairs of |cos|, of rows that are not 0: 0 for orthogonal rows, NaN where fewer than two are left."""
-    return average_off_diagonal(cosines(rows[torch.linalg.vector_norm(rows, dim=1) != 0]).abs())
-
-
-def measure_means(moments: Moments) -> dict[str, Tensor]:
-    """The frame of the class means: `nc2_means`, `equinorm_means`, `equiangle_means`, `mean_orthogonality`."""
-    centred = moments.centred
-    return {
-        "nc2_means": distance_to_simplex(centred @ centred.T),
-        "equinorm_means": vary_norms(centred),
-        "equiangle_means": vary_angles(centred),
-        "mean_orthogonality": measure_orthogonality(moments.means),
-    }
-
-
-def measure_weights(weight: Tensor) -> dict[str, Tensor]:
-    """The frame of the classifier: `nc2`, `nc2_uncentred`, `nc2_rank`, `equinorm_weights`, `equiangle_weights`."""
-    centred = weight - weight.mean(0)
-    return {
-        "nc2": distance_to_simplex(centred @ centred.T),
-        "nc2_uncentred": distance_to_simplex(weight @ weight.T),
-        "nc2_rank": distance_to_rank(weight),
-        "equinorm_weights": vary_norms(weight),
-        "equiangle_weights": vary_angles(weight),
-        "weight_energy": (weight**2).sum(),
-    }
-
-
-def measure_duality(weight: Tensor, moments: Moments) -> dict[str, Tensor]:
+def measure_duality(weight: Rows, moments: Moments) -> dict[str, float]:
     """Classifier against class means: `nc3`, `nc3_centred`, `nc3_distance`, `nc2_relu`."""
-    centred = moments.centred
-    scaled = moments.counts.sqrt()[:, None] * moments.means
-    relu = len(weight) * scaled - scaled.sum(0)
+    centred = moments.centred()
+    scales = moments.counts.sqrt()
+    total = torch.zeros_like(moments.anchor)
+    for part in centred.parts():
+        total += scales[part] @ moments.means().block(part)
+    optimal = _Scaled(moments, scales * len(weight), total)
     return {
-        "nc3": distance_to_simplex(weight @ centred.T),
-        "nc3_centred": distance_to_simplex((weight - weight.mean(0)) @ centred.T),
-        "nc3_distance": distance_of_directions(weight, centred),
-        "nc2_relu": distance_of_directions(weight, relu),
+        "nc3": distance_to_simplex(weight, centred),
+        "nc3_centred": distance_to_simplex(weight.centre(), centred),
+        "nc3_distance": distance_of_rows(weight, centred),
+        "nc2_relu": distance_of_rows(weight, optimal),
     }
 
 
-def distance_of_directions(left: Tensor, right: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class _Scaled:
+    """K sqrt(n_k) h_k - sum_m sqrt(n_m) h_m: the classifier optimal for non-negative means, imbalanced-relu Eq. 20."""
+
+    moments: Moments
+    scales: Tensor
+    total: Tensor
+
+    def block(self, part: slice) -> Tensor:
+        rows: Tensor = self.scales[part][:, None] * self.moments.means().block(part) - self.total
+        return rows
+
+    def energy(self) -> Tensor:
+        parts = self.moments.centred().parts()
+        return torch.stack([self.block(part).square().sum() for part in parts]).sum()
+
+
+def distance_of_rows(left: Rows, right: Rows | _Scaled) -> float:
+    """| A / |A|_F - B / |B|_F |_F, read in blocks."""
+    sizes = left.energy().sqrt(), right.energy().sqrt()
+    square = torch.zeros((), dtype=torch.float64, device=left.device)
+    for part in left.parts():
+        square += (left.block(part) / sizes[0] - right.block(part) / sizes[1]).square().sum()
+    return float(square.sqrt())
+
+
+def distance_of_directions(left: Tensor, right: Tensor) -> float:
     """| A / |A|_F - B / |B|_F |_F."""
-    return frobenius(left / frobenius(left) - right / frobenius(right))
+    return float(frobenius(left / frobenius(left) - right / frobenius(right)))
 
 
 def frobenius(matrix: Tensor) -> Tensor:

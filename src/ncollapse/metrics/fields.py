@@ -59,6 +59,8 @@ FIELDS: tuple[Field, ...] = (
     # decisions
     Field("nc4", "decisions", "share of decisions that agree with the nearest class mean", "1",
           "mean_i [argmax_j (w_j h_i − b_j) = argmin_j |h_i − h̄_j|]", f"{BCE} Eq. 31"),
+    Field("nearest_mean_accuracy", "decisions", "share of samples nearest to the mean of their own class", "1",
+          "mean_i [argmin_j |h_i − h̄_j| = y_i]", "Papyan et al. 2020"),
     Field("accuracy", "decisions", "share of samples with the largest logit at their label", "1",
           "mean_i [argmax_j (w_j h_i − b_j) = y_i]", f"{BCE} Eqs. 40-42"),
     Field("uniform_accuracy", "decisions", "share decided rightly by one threshold for all, exact", "1",
@@ -113,6 +115,7 @@ FIELDS: tuple[Field, ...] = (
     # diagnostics
     Field("num_samples", "diagnostics", "samples measured", "", "N", ""),
     Field("num_classes", "diagnostics", "classes", "", "K", ""),
+    Field("present_classes", "diagnostics", "classes with at least one sample", "", "|{k: n_k > 0}|", ""),
     Field("dim", "diagnostics", "dimension of the features", "", "d", ""),
     Field("counts", "diagnostics", "samples in each class", "", "n_k", ""),
     Field("empty_classes", "diagnostics", "classes without a sample", "", "k with n_k = 0", ""),
@@ -120,7 +123,7 @@ FIELDS: tuple[Field, ...] = (
           "rank H̃", f"{BCE} Eq. 36"),
     Field("means_smallest_singular_value", "diagnostics", "how far the class means are from losing a dimension", "",
           "σ_r(H̃), r = min(d, K−1)", f"{BCE} Eq. 36"),
-    Field("collapsed", "diagnostics", "verdict by the spread of the scores (both std at most 0.5)", "yes",
+    Field("scores_concentrated", "diagnostics", "both standard deviations of the scores are at most 0.5", "yes",
           "std s_pos ≤ 0.5 and std s_neg ≤ 0.5", f"{BCE} App. B.2"),
 )  # fmt: skip
 

@@ -44,13 +44,23 @@ def spread_of(values: Tensor) -> Spread:
     ordered: Values = values.to(torch.float64).flatten().sort().values.cpu().numpy()
     mean = min(max(float(ordered.mean()), float(ordered[0])), float(ordered[-1]))
     std = math.sqrt(float(np.mean((ordered - mean) ** 2)))
-    return make_spread(mean, std, ordered)
+    return make_spread(mean, std, ordered, float(ordered[0]), float(ordered[-1]))
 
 
-def make_spread(mean: float, std: float, ordered: Values) -> Spread:
-    """A spread from its moments and the sorted values."""
+def make_spread(mean: float, std: float, ordered: Values, least: float, largest: float) -> Spread:
+    """A spread from its moments, its extremes and values that are sorted at least at `quantile_places`."""
     q05, q25, median, q75, q95 = (interpolate(ordered, level) for level in LEVELS)
-    return Spread(mean, std, float(ordered[0]), q05, q25, median, q75, q95, float(ordered[-1]), int(ordered.size))
+    return Spread(mean, std, least, q05, q25, median, q75, q95, largest, int(ordered.size))
+
+
+def quantile_places(count: int) -> list[int]:
+    """The places in the order of so many values that their quantiles are made of.
+
+    >>> quantile_places(11)
+    [0, 1, 2, 3, 5, 6, 7, 8, 9, 10]
+    """
+    below = [int(level * (count - 1)) for level in LEVELS]
+    return sorted({*below, *(min(place + 1, count - 1) for place in below)})
 
 
 def interpolate(ordered: Values, level: float) -> float:

@@ -1,36 +1,51 @@
 """Compactness and distinctiveness of features, in O(N d).
 
-A sum of pairwise cosines is the squared norm of a sum of unit vectors, so the mean unit vector of each class is enough.
+A sum of pairwise cosines is the squared norm of a sum of unit vectors, so the sum of the unit vectors of each class is
+enough.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
+from .rows import Rows, add_by_class
 
-def compactness(directions: Tensor) -> Tensor:
-    """bce-vs-ce Eq. 49 as a fraction: (1 + mean over classes of the mean cosine inside a class) / 2.
 
-    `directions` [K, d] holds for each class the mean of (h - global mean) / |h - global mean|.
+@dataclass
+class DirectionSums:
+    """For each class the sum [K, d] of the unit vectors of its features; a zero vector has no direction.
 
-    >>> import torch
-    >>> compactness(torch.eye(3)).item()
-    1.0
+    >>> DirectionSums(torch.eye(3)).measure(torch.ones(3))
+    (1.0, 0.5)
     """
-    return ((1 + (directions**2).sum(1).mean()) / 2).clamp(0, 1)
 
+    sums: Tensor
 
-def distinctiveness(directions: Tensor) -> Tensor:
-    """bce-vs-ce Eq. 50 as a fraction: (1 - mean over pairs of classes of the mean cosine between them) / 2.
+    @classmethod
+    def zeros(cls, num_classes: int, dim: int, device: torch.device) -> DirectionSums:
+        """Nothing added yet."""
+        return cls(torch.zeros(num_classes, dim, dtype=torch.float64, device=device))
 
-    `directions` [K, d] holds for each class the mean of h / |h| (as printed) or of the centred unit vectors.
+    def add(self, features: Tensor, labels: Tensor, norms: Tensor, floor: float = 0.0) -> None:
+        """Add features [c, d] with these norms [c]; those no longer than `floor` count as zero."""
+        add_by_class(self.sums, labels, features, torch.where(norms > floor, 1.0 / norms, 0.0))
 
-    >>> import torch
-    >>> distinctiveness(torch.eye(3)).item()
-    0.5
-    """
-    classes = len(directions)
-    if classes < 2:
-        return directions.sum() * float("nan")
-    between = directions.sum(0).square().sum() - directions.square().sum()
-    return ((1 - between / (classes * (classes - 1))) / 2).clamp(0, 1)
+    def measure(self, counts: Tensor) -> tuple[float, float]:
+        """Compactness and distinctiveness as fractions, over the classes with a sample.
+
+        (1 + mean over classes of the mean cosine inside a class) / 2, bce-vs-ce Eq. 49, and
+        (1 - mean over pairs of classes of the mean cosine between them) / 2, Eq. 50.
+        """
+        inside, total, classes = 0.0, torch.zeros_like(self.sums[0]), int((counts > 0).sum())
+        for part in Rows(self.sums).parts():
+            mean = self.sums[part] / counts[part].clamp_min(1.0)[:, None]
+            inside += float(mean.square().sum())
+            total += mean.sum(0)
+        if classes < 2:
+            return float("nan"), float("nan")
+        between = float(total.square().sum()) - inside
+        compact, distinct = (1 + inside / classes) / 2, (1 - between / (classes * (classes - 1))) / 2
+        return min(max(compact, 0.0), 1.0), min(max(distinct, 0.0), 1.0)

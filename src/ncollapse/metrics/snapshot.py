@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor
 
 from .batches import Source, open_source
+from .classifier import HeadLike, check_head, place_classifier
+from .decay_fields import Decays
+from .distribution import even_edges
 from .measurement import Measurement
-from .measuring import check_head, measure_source, place_classifier, to_numpy
-from .negatives import even_edges
+from .measuring import measure_source
 from .scores import Counts, Values
 
 
@@ -59,8 +62,8 @@ def collect(
     bias: Any = None,
     num_classes: int | None = None,
     *,
-    head: Any = None,
-    problem: Any = None,
+    head: HeadLike | None = None,
+    problem: Decays | None = None,
     numerical_rank: bool = False,
     bins: int = 128,
     keep: int = 100,
@@ -76,28 +79,37 @@ def collect(
     ((6, 3), np.int64(12))
     """
     source = open_source(features, labels)
-    given = check_head(weight, bias, head)
-    measured, scan = measure_source(source, given, num_classes, problem=problem, numerical_rank=numerical_rank)
-    classifier = place_classifier(given, source.dim, source.device)
-    negative = None if scan.negatives is None else Histogram(*scan.negatives.histogram(bins))
+    found = measure_source(
+        source, check_head(weight, bias, head), num_classes, problem=problem, numerical_rank=numerical_rank
+    )
+    for note in found.notes:
+        warnings.warn(f"measure: {note}", stacklevel=2)
+    measured, scores = found.measurement, found.scores
+    classifier = place_classifier(check_head(weight, bias, head), source.dim, source.device)
+    negatives = None if scores is None else scores.negatives
+    margin = None if scores is None or not measured.cosine_margin.count else scores.margin
     kept, kept_labels = keep_features(source, measured.counts, keep, seed)
     return Snapshot(
-        class_means=to_numpy(scan.moments.means),
+        class_means=to_numpy(found.presence.fill(found.moments.means().whole())),
         counts=np.array(measured.counts, dtype=np.int64),
-        weight=None if classifier is None else to_numpy(classifier.weight),
+        weight=None if classifier is None else to_numpy(classifier.weight.to(torch.float64)),
         bias=None if classifier is None else to_numpy(classifier.bias),
-        positive_score=_count(scan.positive, bins),
-        negative_score=negative,
-        margin=_count(scan.margin, bins) if measured.num_classes > 1 else None,
+        positive_score=None if scores is None else _count(scores.positive, bins),
+        negative_score=None if negatives is None else Histogram(*negatives.histogram(bins)),
+        margin=None if margin is None else _count(margin, bins),
         features=kept,
         labels=kept_labels,
         measurement=measured,
     )
 
 
-def _count(values: Tensor | None, bins: int) -> Histogram | None:
-    if values is None:
-        return None
+def to_numpy(values: Tensor) -> Values:
+    """A float64 array on the host."""
+    found: Values = values.cpu().numpy()
+    return found
+
+
+def _count(values: Tensor, bins: int) -> Histogram:
     found = to_numpy(values)
     edges = even_edges(float(found.min()), float(found.max()), bins)
     return Histogram(edges, np.histogram(found, edges)[0].astype(np.int64))
@@ -114,7 +126,7 @@ def keep_features(
         chosen[start + draw.permutation(count)[:keep]] = True
     seen = np.array(offsets[:-1])
     found: list[tuple[int, np.ndarray[Any, np.dtype[np.float32]]]] = []
-    for features, labels in source.read(source.rows(len(counts))):
+    for features, labels in source.read(source.rows()):
         target = labels.cpu().numpy()
         order = np.argsort(target, kind="stable")
         present, sizes = np.unique(target, return_counts=True)

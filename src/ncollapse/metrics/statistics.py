@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from .batches import check_features, check_labels, check_shape, name_rows, to_float64
-from .collapse import Moments, span_means
+from .collapse import Moments, finish_moments, span_means, take_moments
+from .presence import Presence, find_present
+from .rows import ONE_HOT_CLASSES, square_norms
 
 STATE = ("counts", "means", "scatter", "squares", "refused")
 
@@ -56,7 +58,7 @@ class ClassStatistics:
             index = check_shape(labels, len(rows))
         if waits:
             refuse(rows, index, self.num_classes)
-        self._combine(summarise(rows, index, self.num_classes))
+        self.state = absorb(self.state, rows, index)
         return self
 
     def merge(self, other: ClassStatistics) -> ClassStatistics:
@@ -67,11 +69,8 @@ class ClassStatistics:
                 f"{self.num_classes} classes in dimension {self.dim}"
             )
         device = self.state["means"].device
-        self._combine({name: value.to(device) for name, value in other.state.items()})
+        self.state = combine(self.state, {name: value.to(device) for name, value in other.state.items()})
         return self
-
-    def _combine(self, other: dict[str, Tensor]) -> None:
-        self.state = combine(self.state, other)
 
     @property
     def counts(self) -> Tensor:
@@ -89,7 +88,7 @@ class ClassStatistics:
     def scatter(self) -> Tensor:
         """Sum over samples of (h - class mean)(h - class mean)^T [d, d]: N times Sigma_W of bce-vs-ce Eq. 25."""
         self.check()
-        return self.state["scatter"]
+        return self.state["scatter"].clone()
 
     def check(self) -> None:
         """Raise ValueError if samples were refused; batches on a GPU are judged here."""
@@ -99,21 +98,20 @@ class ClassStatistics:
         if values:
             raise ValueError(f"features: {values} samples held NaN or Inf")
 
-    def moments(self) -> Moments:
-        """What the collapse metrics take."""
-        means, counts = self.means, self.state["counts"]
-        total = counts.sum()
-        if float(total) == 0:
+    def moments(self, *, strict: bool = False) -> tuple[Moments, Presence]:
+        """What the collapse metrics take: moments of the classes with samples, and which these are."""
+        self.check()
+        presence = find_present(self.state["counts"], strict=strict)
+        if presence.present == 0:
             raise ValueError("statistics: no samples (N = 0); update them first")
-        # around the first filled class: exact for features that share a large offset
-        anchor = self.state["means"][int(counts.argmax())]
-        offsets = self.state["means"] - anchor
-        shift = (counts[:, None] * offsets).sum(0) / total
-        centred = torch.where(counts[:, None] > 0, offsets - shift, torch.nan)
-        basis = span_means(centred)
-        inside = basis.T @ self.state["scatter"] @ basis
-        variances = self.state["squares"] / counts
-        return Moments(counts, means, anchor + shift, centred, variances, basis, inside)
+        counts, means, squares = (presence.take(self.state[name]) for name in ("counts", "means", "squares"))
+        anchor = means[int(counts.argmax())]  # a class mean: offsets are exact for features that share a large offset
+        offsets, variances = means - anchor, squares / counts
+        energies = square_norms(offsets) + variances
+        moments = span_means(take_moments(counts, offsets, anchor, energies))
+        scatter = self.state["scatter"]
+        inside = scatter if moments.basis is None else moments.basis.T @ scatter @ moments.basis
+        return finish_moments(moments, variances, inside), presence
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write to a safetensors file."""
@@ -143,11 +141,10 @@ class ClassStatistics:
         return made
 
 
-def summarise(rows: Tensor, index: Tensor, num_classes: int, keep: Tensor | None = None) -> dict[str, Tensor]:
-    """The state of one batch: float64 rows [B, d], int64 index [B]; nothing waits for the device.
+def clean_batch(rows: Tensor, index: Tensor, num_classes: int, keep: Tensor | None) -> tuple[Tensor, ...]:
+    """Rows, index and weight of each sample, and how many are refused for their label and for NaN or Inf.
 
-    Samples with a wrong label, NaN or Inf are counted as refused and left out; where `keep` [B] is False they are left
-    out silently.
+    A sample that is refused, or where `keep` [B] is False, becomes a zero row of weight 0 in class 0.
     """
     known = (index >= 0) & (index < num_classes)
     finite = torch.isfinite(rows).all(1)
@@ -155,20 +152,64 @@ def summarise(rows: Tensor, index: Tensor, num_classes: int, keep: Tensor | None
     good = known & finite
     if keep is not None:
         wrong, good = wrong & keep, good & keep
-    good = good.to(torch.float64)[:, None]
-    rows = torch.where(good > 0, rows, 0.0)
+    rows = torch.where(good[:, None], rows, 0.0)
+    return rows, torch.where(good, index, 0), good.to(torch.float64), wrong.sum(1).to(torch.float64)
+
+
+def summarise(rows: Tensor, index: Tensor, num_classes: int, keep: Tensor | None = None) -> dict[str, Tensor]:
+    """The state of one batch: float64 rows [B, d], int64 index [B]; nothing waits for the device.
+
+    Samples with a wrong label, NaN or Inf are counted as refused and left out; where `keep` [B] is False they are left
+    out silently.
+    """
+    rows, index, weight, refused = clean_batch(rows, index, num_classes, keep)
     marks = torch.zeros(len(rows), num_classes, dtype=torch.float64, device=rows.device)
-    marks.scatter_(1, index.clamp(0, num_classes - 1)[:, None], good)
+    marks.scatter_(1, index[:, None], weight[:, None])
     counts = marks.sum(0)
-    means = marks.T @ rows / counts.clamp_min(1.0)[:, None]
-    residuals = rows - marks @ means
+    base = rows[:1]  # what all samples have in common adds no rounding
+    gaps = marks.T @ ((rows - base) * weight[:, None]) / counts.clamp_min(1.0)[:, None]
+    means = torch.where(counts[:, None] > 0, base + gaps, 0.0)
+    residuals = (rows - marks @ means) * weight[:, None]
     return {
         "counts": counts,
         "means": means,
         "scatter": residuals.T @ residuals,
         "squares": marks.T @ residuals.square().sum(1),
-        "refused": wrong.sum(1).to(torch.float64),
+        "refused": refused,
     }
+
+
+def absorb(state: dict[str, Tensor], rows: Tensor, index: Tensor, keep: Tensor | None = None) -> dict[str, Tensor]:
+    """The state with one batch added; for many classes the tensors of `state` themselves are changed.
+
+    With many classes a batch touches few of them: they are updated in place, in O(B d + B d^2), without a wait for the
+    device. Each class of the batch gets a slot among B; slots that stay unused add zeros to class 0.
+    """
+    num_classes = len(state["counts"])
+    if not len(rows):
+        return state
+    if num_classes <= ONE_HOT_CLASSES:
+        return combine(state, summarise(rows, index, num_classes, keep))
+    rows, index, weight, refused = clean_batch(rows, index, num_classes, keep)
+    ordered, order = index.sort(stable=True)
+    rows, weight = rows[order], weight[order]
+    slot = torch.cat([ordered.new_zeros(1), (ordered[1:] != ordered[:-1]).to(torch.int64)]).cumsum(0)
+    counts = torch.zeros_like(weight).index_add_(0, slot, weight)
+    base = rows[:1]
+    gaps = torch.zeros_like(rows).index_add_(0, slot, (rows - base) * weight[:, None]) / counts.clamp_min(1.0)[:, None]
+    owner = torch.zeros_like(ordered).index_copy_(0, slot, ordered)  # the class of a slot
+    residuals = (rows - base - gaps[slot]) * weight[:, None]
+    squares = torch.zeros_like(weight).index_add_(0, slot, square_norms(residuals))
+    before, used = state["counts"][owner], counts > 0
+    share = counts / (before + counts).clamp_min(1.0)
+    steps = torch.where(used[:, None], base + gaps - state["means"][owner], 0.0)
+    lifted = (before * share).sqrt()[:, None] * steps
+    state["scatter"] += residuals.T @ residuals + lifted.T @ lifted
+    state["squares"].index_add_(0, owner, squares + square_norms(lifted))
+    state["means"].index_add_(0, owner, share[:, None] * steps)
+    state["counts"].index_add_(0, owner, counts)
+    state["refused"] += refused
+    return state
 
 
 def combine(left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -13,13 +13,17 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from .batches import check_features, check_labels, check_mask, check_shape
+from .classifier import HeadLike
 from .curves import draw_curves
+from .decay_fields import Decays
 from .fields import FIELDS
 from .flat import flatten
 from .measurement import Measurement
-from .measuring import measure
+from .measuring import Batches, measure
+from .rows import ONE_HOT_CLASSES
 from .scores import Spread
-from .statistics import ClassStatistics, combine, refuse, summarise
+from .selection import check_fields
+from .statistics import ClassStatistics, absorb, combine, refuse
 
 BUFFERED_NUMBERS = 1 << 21  # 16 MB of features wait for one update of the statistics: few launches a batch on a GPU
 COUNTERS = frozenset(("_computed", "_update_count"))  # torchmetrics sets them at every update: not a module's slow way
@@ -117,7 +121,7 @@ class NeuralCollapse(Metric):
         if device.type == "cpu":
             refuse(rows, labels.to(device), self.num_classes, None if mask is None else mask.to(device))
         count = features.shape[0]
-        capacity = max(1, BUFFERED_NUMBERS // max(self.dim, self.num_classes))
+        capacity = max(1, BUFFERED_NUMBERS // max(self.dim, min(self.num_classes, ONE_HOT_CLASSES)))
         if self._buffer is None:
             with torch.inference_mode(False):  # else nothing could be added to it outside inference mode
                 self._buffer = _Buffer(capacity, self.dim, device)
@@ -145,8 +149,10 @@ class NeuralCollapse(Metric):
 
     def _absorb(self, rows: Tensor, index: Tensor, mask: Tensor | None) -> None:
         with torch.inference_mode(False), torch.no_grad():
-            batch = summarise(rows, index, self.num_classes, keep=mask)
-            self._statistics = _pack(combine(_unpack(self._statistics, self.num_classes, self.dim), batch))
+            state = _unpack(self._statistics, self.num_classes, self.dim)
+            added = absorb(state, rows, index, mask)
+            if added is not state:  # else the views of the packed state were changed in place
+                self._statistics = _pack(added)
 
     @property
     def statistics(self) -> Tensor:
@@ -161,26 +167,41 @@ class NeuralCollapse(Metric):
         self._statistics = value
 
     def class_statistics(self) -> ClassStatistics:
-        """The samples of this process so far, to save or to hand to `measure`."""
-        made = ClassStatistics(self.num_classes, self.dim, self.statistics.device)
+        """The samples of this process so far, to save or to hand to `measure`; later batches do not change it."""
+        made = self._view_statistics()
+        made.state = {name: value.clone() for name, value in made.state.items()}
+        return made
+
+    def _view_statistics(self) -> ClassStatistics:
+        made = ClassStatistics.__new__(ClassStatistics)
+        made.num_classes, made.dim = self.num_classes, self.dim
         made.state = _unpack(self.statistics, self.num_classes, self.dim)
         return made
 
-    def compute(self, head: Any = None) -> OnePass:
-        """The fields that one pass determines, as float64 scalars; with a `head`, also those about the classifier."""
+    def compute(self, head: HeadLike | None = None, fields: str | Iterable[str] | None = None) -> OnePass:
+        """The fields that one pass determines, as float64 scalars; with a `head`, also those about the classifier.
+
+        `fields` chooses among them, as in `measure`.
+        """
         try:
-            found = measure(self.class_statistics(), head=head)
+            found = measure(self._view_statistics(), head=head, fields=fields)
         except Exception:
             if self._is_synced and self._should_unsync:
                 self.unsync()  # torchmetrics leaves the gathered state in place when compute raises
             raise
         device = self.statistics.device
-        values = dict.fromkeys(FROM_MEANS if head is None else (*FROM_MEANS, *FROM_HEAD), math.nan)
+        possible = FROM_MEANS if head is None else (*FROM_MEANS, *FROM_HEAD)
+        if fields is not None and fields != "all":
+            chosen = check_fields(fields)
+            possible = tuple(name for name in possible if name.partition(".")[0] in chosen)
+        values = dict.fromkeys(possible, math.nan)
         values |= {name: value for name, value in flatten(found.to_dict()).items() if name not in SIZES}
         numbers = torch.tensor(list(values.values()), dtype=torch.float64, device=device)
         return OnePass(zip(values, numbers.unbind()))
 
-    def second_pass(self, batches: Any, head: Any = None, *, problem: Any = None) -> Measurement:
+    def second_pass(
+        self, batches: Batches, head: HeadLike | None = None, *, problem: Decays | None = None
+    ) -> Measurement:
         """Every field, from the features again: a re-iterable of the (features, labels) batches seen here.
 
         Raises ValueError if they hold other samples a class than were seen.

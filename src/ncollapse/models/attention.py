@@ -1,7 +1,5 @@
 """Self-attention of queries, keys and values that one product made: fused for short sequences in bfloat16 on a GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

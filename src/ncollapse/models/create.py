@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ncollapse.models.densenet import SHAPES, build_densenet
+from ncollapse.models.factory import is_factory
 from ncollapse.models.mlp import build_mlp
 from ncollapse.models.network import FeatureKind, Network
 from ncollapse.models.resnet import build_resnet, build_resnet32
@@ -24,7 +25,7 @@ NAMES = (
     *(f"wide-resnet{depth}-{width}" for depth in (18, 50) for width in WIDTHS),
     *("mlp-small", "mlp-1024", "mlp-2048", "vit-small"),
 )
-KNOWN = f"{', '.join(NAMES)}, mlp-WIDTH, timm:NAME and torchvision:NAME"
+KNOWN = f"{', '.join(NAMES)}, mlp-WIDTH, timm:NAME, torchvision:NAME and package.module:factory"
 SMALL_MLP = {"width": 256, "depth": 3}
 MLP_DEPTH = 6
 
@@ -35,7 +36,8 @@ def is_known(name: str) -> bool:
     >>> is_known("resnet18"), is_known("mlp-300"), is_known("resnet19")
     (True, True, False)
     """
-    return name in NAMES or re.fullmatch(r"mlp-[1-9]\d*|(timm|torchvision):.+", name) is not None
+    own = re.fullmatch(r"mlp-[1-9]\d*|(timm|torchvision):.+", name) is not None
+    return name in NAMES or own or is_factory(name)
 
 
 def create(
@@ -55,8 +57,9 @@ def create(
 ) -> Network:
     """Build a network.
 
-    name: one of NAMES, "mlp-WIDTH" (6 layers), "timm:NAME" or "torchvision:NAME" (extra `vision`). Perceptrons take
-        vectors too: in_channels=d, image_size=1.
+    name: one of NAMES, "mlp-WIDTH" (6 layers), "timm:NAME" or "torchvision:NAME" (extra `vision`), or
+        "package.module:factory" for a function of your own, whose network's last linear layer is replaced by `head`.
+        Perceptrons and networks of your own take vectors too: in_channels=d, image_size=1.
     feature_dim: the width of the last block's output, so that features stay ReLU outputs.
     feature_dim_linear: the width of a bias-free linear projection after pooling; the features are then free.
     head: "linear", or "etf" for a fixed simplex ETF. bias, bias_init, problem: see LinearHead.
@@ -75,7 +78,7 @@ def create(
     if feature_dim_linear is not None and feature_dim_linear < 1:
         raise ValueError(f"feature_dim_linear must be at least 1, got {feature_dim_linear}")
     trunk, width, kind = _build_trunk(
-        name, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim, stem=stem
+        name, num_classes, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim, stem=stem
     )
     dim = width if feature_dim_linear is None else feature_dim_linear
     classifier = _build_head(head, dim, num_classes, bias=bias, bias_init=bias_init, problem=problem)
@@ -88,12 +91,14 @@ def create(
 
 
 def _build_trunk(
-    name: str, *, in_channels: int, image_size: int, feature_dim: int | None, stem: str
+    name: str, num_classes: int, *, in_channels: int, image_size: int, feature_dim: int | None, stem: str
 ) -> tuple[nn.Module, int, FeatureKind]:
-    if name.startswith(("timm:", "torchvision:")):
+    if ":" in name and is_known(name):
         from ncollapse.models.external import build_external
 
-        return build_external(name, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim)
+        return build_external(
+            name, num_classes, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim
+        )
     inputs = in_channels * image_size**2
     if name == "mlp-small":
         return *build_mlp(inputs, **SMALL_MLP, feature_dim=feature_dim), "relu"

@@ -1,4 +1,4 @@
-"""Networks of timm and torchvision, their classifier taken off and ours put on."""
+"""Networks of timm, torchvision and the user's own: their classifier is replaced by ours."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from importlib import import_module
 import torch
 from torch import nn
 
+from ncollapse.models.factory import LIBRARIES, call_factory
 from ncollapse.models.network import FeatureKind
 
 HOMES = ("fc", "classifier", "head", "heads")
 
 
 def build_external(
-    name: str, *, in_channels: int, image_size: int, feature_dim: int | None
+    name: str, num_classes: int, *, in_channels: int, image_size: int, feature_dim: int | None
 ) -> tuple[nn.Module, int, FeatureKind]:
-    """The trunk of "timm:NAME" or "torchvision:NAME", without pretrained weights."""
+    """Return the trunk of "timm:NAME" or "torchvision:NAME", not pretrained, or of "package.module:factory"."""
     library, _, model = name.partition(":")
     if feature_dim is not None:
-        raise ValueError(f"feature_dim cannot change {name}; ask for feature_dim_linear")
+        raise ValueError(f"feature_dim: cannot change {name}; use feature_dim_linear")
+    if library not in LIBRARIES:
+        return take_trunk(call_factory(name, num_classes), in_channels, image_size, num_classes)
     try:
         if library == "timm":
             module = import_module("timm").create_model(model, pretrained=False, in_chans=in_channels)
@@ -29,28 +32,35 @@ def build_external(
     return take_trunk(module, in_channels, image_size)
 
 
-def take_trunk(module: nn.Module, in_channels: int, image_size: int) -> tuple[nn.Module, int, FeatureKind]:
+def take_trunk(
+    module: nn.Module, in_channels: int, image_size: int, num_classes: int | None = None
+) -> tuple[nn.Module, int, FeatureKind]:
     """Replace a network's last linear layer by the identity, so that its output is the feature vector.
 
-    The layer is what `get_classifier()` returns (timm), or the last linear layer of fc, classifier, head or heads
-    (torchvision). Features count as "relu" if none is negative on a probe.
+    The layer is what `get_classifier()` returns (timm), the last linear layer of fc, classifier, head or heads
+    (torchvision), or else, where `num_classes` is given, the last linear layer with that many outputs. Features count
+    as "relu" if none is negative on a probe: two images, or two vectors if the image size is 1.
     """
-    where, linear = _find_classifier(module)
+    where, linear = _find_classifier(module, num_classes)
     parent, _, leaf = where.rpartition(".")
     setattr(module.get_submodule(parent), leaf, nn.Identity())
-    probe = torch.linspace(-2, 2, 2 * in_channels * image_size**2).reshape(2, in_channels, image_size, image_size)
+    shape = (in_channels, image_size, image_size) if image_size > 1 else (in_channels,)
+    probe = torch.linspace(-2, 2, 2 * in_channels * image_size**2).reshape(2, *shape)
     training = module.training
-    with torch.no_grad():
-        features = module.eval()(probe)
+    kind = type(module).__name__
+    try:
+        with torch.no_grad():
+            features = module.eval()(probe)
+    except Exception as error:
+        raise ValueError(f"model: {kind} cannot be run on inputs {list(shape)}: {error}") from error
     module.train(training)
-    if features.shape != (2, linear.in_features):
-        raise ValueError(
-            f"{type(module).__name__} without {where} gives {list(features.shape)}, not [2, {linear.in_features}]"
-        )
+    found = list(features.shape) if isinstance(features, torch.Tensor) else type(features).__name__
+    if found != [2, linear.in_features]:
+        raise ValueError(f"model: {kind} without {where}: expected features [2, {linear.in_features}], got {found}")
     return module, linear.in_features, "relu" if bool((features >= 0).all()) else "free"
 
 
-def _find_classifier(module: nn.Module) -> tuple[str, nn.Linear]:
+def _find_classifier(module: nn.Module, num_classes: int | None) -> tuple[str, nn.Linear]:
     modules = dict(module.named_modules())
     if callable(getattr(module, "get_classifier", None)):
         found = module.get_classifier()  # type: ignore[operator]
@@ -62,6 +72,14 @@ def _find_classifier(module: nn.Module) -> tuple[str, nn.Linear]:
         for name, candidate in modules.items()
         if isinstance(candidate, nn.Linear) and name.split(".")[0] in HOMES
     ]
+    if not inside and num_classes is not None:
+        inside = [
+            (name, layer)
+            for name, layer in modules.items()
+            if isinstance(layer, nn.Linear) and layer.out_features == num_classes
+        ]
     if not inside:
-        raise ValueError(f"{type(module).__name__} has no linear classifier in any of {', '.join(HOMES)}")
+        sized = "" if num_classes is None else f", nor one with {num_classes} outputs"
+        kind = type(module).__name__
+        raise ValueError(f"model: {kind} has no linear classifier in any of {', '.join(HOMES)}{sized}")
     return inside[-1]

@@ -1,7 +1,5 @@
 """The fused norm as operators that torch knows, so that a compiled network sees one node each, and their derivative."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ncollapse.console import clean
-from ncollapse.places import find_file_in_the_way
-from ncollapse.report.page import Report
+from ncollapse.output import find_file_in_the_way
+from ncollapse.report.content import Report
 from ncollapse.report.panels import Figure, arrange, for_print
 from ncollapse.report.tables import Table
 

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from ncollapse.report.style import FAINT, GRID, INK, PRINT
+from ncollapse.report.style import FAINT, GRID, INK, resolve
 
 Spec = dict[str, Any]
 GAP_X, GAP_Y, MARGIN = 62, 80, {"l": 54, "r": 24}
@@ -20,14 +20,16 @@ FONT = '-apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "Liberation 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the page: what it is called, how to read it, which published figure it answers, and what to draw."""
+    """A figure of the page: its title, how to read it, what to draw, and which published figure it corresponds to."""
 
     id: str
     title: str
-    aid: str
+    method: str
     spec: Spec
     source: str = ""
     notes: tuple[str, ...] = ()
+    result: str = ""
+    """What the figure shows, computed from its numbers."""
 
 
 @dataclass
@@ -47,7 +49,13 @@ def escape(text: str) -> str:
 
 
 def build(
-    panels: list[Panel], columns: int = 3, row_height: int = 250, min_width: int = 250, bottom: int = 46, **layout: Any
+    panels: list[Panel],
+    columns: int = 3,
+    row_height: int = 250,
+    min_width: int = 250,
+    bottom: int = 46,
+    gap_y: int = GAP_Y,
+    **layout: Any,
 ) -> Spec:
     """Put panels into one specification; `meta` keeps what the page needs to rearrange them to its width."""
     data: list[Spec] = []
@@ -73,6 +81,7 @@ def build(
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "hovermode": "closest",
+            "hoverlabel": {"namelength": -1},
             "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "yref": "container"},
             "meta": {
                 "panels": len(panels),
@@ -80,6 +89,7 @@ def build(
                 "row_height": row_height,
                 "min_width": min_width,
                 "bottom": bottom,
+                **({} if gap_y == GAP_Y else {"gap_y": gap_y}),
             },
             **layout,
         },
@@ -102,44 +112,38 @@ def merge_alike(traces: list[Spec]) -> list[Spec]:
     """Join traces that look alike into one each, with gaps between them: many lines draw as fast as one."""
     joined: dict[str, Spec] = {}
     for trace in traces:
-        look = json.dumps({key: value for key, value in trace.items() if key not in ("x", "y", "text")}, sort_keys=True)
-        if look not in joined:
-            joined[look] = {**trace, **{key: list(trace[key]) for key in ("x", "y", "text") if key in trace}}
+        style = json.dumps(
+            {key: value for key, value in trace.items() if key not in ("x", "y", "text")}, sort_keys=True
+        )
+        if style not in joined:
+            joined[style] = {**trace, **{key: list(trace[key]) for key in ("x", "y", "text") if key in trace}}
             continue
         gap = [None] if "lines" in trace["mode"] else []
         for key in ("x", "y", "text"):
             if key in trace:
-                joined[look][key] += [*gap, *trace[key]]
+                joined[style][key] += [*gap, *trace[key]]
     return list(joined.values())
 
 
 def arrange(spec: Spec, width: float) -> Spec:
-    """Place the panels of a specification for a width in pixels; the page's script does the same when it is resized.
-
-    Paired panels stand one above the other where three fit side by side, else next to each other.
-    """
+    """Place the panels of a specification for a width in pixels; the page's script does the same when it is resized."""
     layout = spec["layout"]
     meta = layout["meta"]
     left, gap, bottom = meta.get("left", MARGIN["l"]), meta.get("gap", GAP_X), meta["bottom"]
-    right = 58 if "coloraxis" in layout else MARGIN["r"]
+    right = meta.get("right", 58 if "coloraxis" in layout else MARGIN["r"])
     inner = width - left - right
     fitting = int((inner + gap) // (meta["min_width"] + gap))
     columns = max(1, min(meta["columns"], fitting, meta["panels"]))
-    paired = meta.get("paired", False)
     while meta["columns"] % columns:
         columns -= 1  # rows that belong together break at their middle or not at all
-    if paired and columns < 3:
-        columns = 2
     rows = math.ceil(meta["panels"] / columns)
     top = 30 + legend_height(spec, inner)
     panel_width = (inner - (columns - 1) * gap) / columns
-    row_height = min(meta["row_height"], panel_width) if paired else meta["row_height"]
-    gap_y = 40 if paired else meta.get("gap_y", GAP_Y)
+    row_height = meta["row_height"]
+    gap_y = meta.get("gap_y", GAP_Y)
     height = rows * row_height + (rows - 1) * gap_y
     for index in range(meta["panels"]):
         row, column = divmod(index, columns)
-        if paired and columns == 3:
-            column, row = divmod(index, 2)
         n = "" if index == 0 else str(index + 1)
         start = column * (panel_width + gap) / inner
         upper = 1 - row * (row_height + gap_y) / height
@@ -170,7 +174,7 @@ def for_print(spec: Spec) -> Spec:
             return {key: paint(item) for key, item in value.items()}
         if isinstance(value, list):
             return [paint(item) for item in value]
-        return PRINT.get(value, value) if isinstance(value, str) else value
+        return resolve(value)
 
     painted: Spec = paint(copy.deepcopy(spec))
     return painted

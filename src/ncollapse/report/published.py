@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ncollapse.experiments.variants import Variant
+from ncollapse.compare import Variant
+from ncollapse.runs.identity import setting_key
 
 
 class Printed(NamedTuple):
@@ -26,7 +26,7 @@ def find_published(variants: Sequence[Variant]) -> Published:
     for variant in variants:
         config = variant.records[0].config
         paper = str(config.get("name", "")).partition("/")[0]
-        values = index_paper(paper).get(_key(config))
+        values = index_paper(paper).get(setting_key(config))
         if values:
             found[variant.label] = values
     return found
@@ -35,7 +35,7 @@ def find_published(variants: Sequence[Variant]) -> Published:
 @cache
 def index_paper(paper: str) -> dict[str, dict[str, Printed]]:
     """The published cells of one paper's experiments, by the configuration of the run they speak of."""
-    from ncollapse.experiments import catalogue, publications
+    from ncollapse.papers import catalogue, publications
 
     if paper not in publications.PAPERS:
         return {}
@@ -46,13 +46,8 @@ def index_paper(paper: str) -> dict[str, dict[str, Printed]]:
             continue
         cells = printed[experiment.item].cells
         for point in experiment.grid():
-            values = index.setdefault(_key(point.recipe.to_dict()), {})
+            values = index.setdefault(setting_key(point.recipe.to_dict()), {})
             for cell in cells:
                 if all(point.keys.get(name) == value for name, value in cell.where.items()):
                     values.setdefault(cell.field, Printed(cell.value, f"{paper} {experiment.item}"))
     return index
-
-
-def _key(config: dict[str, Any]) -> str:
-    body = {name: value for name, value in config.items() if name not in ("name", "seed")}
-    return json.dumps(body, sort_keys=True, default=str)

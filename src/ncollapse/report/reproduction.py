@@ -1,28 +1,25 @@
-"""The page of an experiment of the catalogue, in the style of the report: verdict, numbers, figures, runs."""
+"""The page of an experiment of the catalogue: verdict, the paper's own figure, numbers, curves, runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from ncollapse.experiments import landscapes
-from ncollapse.experiments.claims import Claim
-from ncollapse.experiments.coverage import Coverage
-from ncollapse.experiments.experiment import Experiment
-from ncollapse.experiments.page import HEAD, conclude, describe, mark, rows
-from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.variants import group_runs
-from ncollapse.experiments.verdicts import Line
-from ncollapse.experiments.words import count
-from ncollapse.report.figures import curves
-from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
-from ncollapse.report.numbers import compact, compact_matrix
-from ncollapse.report.page import Report, lay_section, write_page
-from ncollapse.report.panels import Figure, Panel, build, escape
-from ncollapse.report.style import FAINT, SEQUENTIAL
-from ncollapse.report.tables import Cell, Table, tabulate_runs
+from ncollapse.compare import Variant, group_runs
+from ncollapse.papers.experiment import Experiment
+from ncollapse.papers.markdown import describe, landscape_to_markdown, mark, to_markdown, write_text
+from ncollapse.papers.outcome import Outcome
+from ncollapse.report.attempts import Attempts
+from ncollapse.report.content import Report, make_section
+from ncollapse.report.figures import curves, distributions, features, grids, multiples
+from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_gains, draw_lines, draw_means
+from ncollapse.report.figures.gradients import draw_losses
+from ncollapse.report.html import write_page
+from ncollapse.report.index import write_index
+from ncollapse.report.layout import choose_representatives, keep_filled, load_snapshots
+from ncollapse.report.panels import Figure
+from ncollapse.report.paper_tables import tabulate_lines, tabulate_shape
+from ncollapse.report.run_tables import tabulate_runs
 
 SHOWN = {
     *("train.nc1", "train.nc2", "train.nc3", "certificate.relative_gap"),
@@ -31,114 +28,97 @@ SHOWN = {
 """The curves that every page has, the gap as it is."""
 
 
-def write_experiment(
-    path: Path,
-    experiment: Experiment,
-    lines: Sequence[Line],
-    claims: Sequence[Claim] = (),
-    coverage: Coverage | None = None,
-    records: Sequence[RunRecord] = (),
-) -> Path:
+def write_outcome(folder: Path, outcome: Outcome) -> Path:
+    """Write the pages of an experiment into a folder, as Markdown and as HTML, and the index of all pages there.
+
+    Returns the path of the HTML page.
+    """
+    computed = outcome.experiment.protocol == "landscape"
+    text = landscape_to_markdown(outcome) if computed else to_markdown(outcome)
+    page = write_text(folder, outcome.experiment, text).with_suffix(".html")
+    written = write_landscape(page, outcome) if computed else write_experiment(page, outcome)
+    write_index(folder)
+    return written
+
+
+def write_experiment(path: Path, outcome: Outcome) -> Path:
     """Write the page of an experiment: what the paper has, what the runs gave, what theory says."""
+    return write_page(make_experiment(outcome), path)
+
+
+def make_experiment(outcome: Outcome) -> Report:
+    """Lay out the page of an experiment; the paper's own figure comes first."""
+    experiment, lines, records = outcome.experiment, outcome.lines, outcome.records
     variants = group_runs(records)
     anchors = {v.label: f"#variant-{i}" for i, v in enumerate(variants)}
     anchors |= {str(r.path): f"#run-{i}" for i, r in enumerate(records)}
-    evolution = [curves.draw_collapse(variants), curves.draw_accuracy(variants), curves.draw_gap(variants)]
-    if not set(experiment.curves) <= SHOWN:  # the paper has others: they come first
-        evolution.insert(0, draw_curves(experiment, records))
-    numbers = [draw_axes(lines) or draw_lines(lines), draw_means(experiment, records)]
+    attempt = Attempts()
+    own = draw_own_figures(attempt, outcome, variants)
+    evolution: list[Figure | None] = []
+    if len(variants) > curves.MANY:
+        evolution += attempt.all("curves", multiples.draw_multiples, variants)
+    else:
+        for draw in (curves.draw_collapse, curves.draw_accuracy, curves.draw_gap):
+            evolution.append(attempt.one("curves", draw, variants))
+    drawn = {figure.id for figure in own}
+    numbers = [attempt.one("table", tabulate_shape, lines), attempt.one("table", tabulate_lines, experiment, lines)]
+    compared = attempt.one("numbers", draw_lines, lines) if "scores" not in drawn else None
     sections = [
-        lay_section("numbers", "Numbers", [tabulate_lines(experiment, lines)], numbers),
-        lay_section("collapse-curves", "Over the epochs", [], evolution),
-        lay_section("provenance", "Runs", [tabulate_runs(variants, [], anchors)] if variants else [], []),
+        make_section("figure", "The paper's figure" if is_figure(experiment) else "The numbers drawn", [], own),
+        make_section("numbers", "Numbers", numbers, [None if "published" in drawn else compared]),
+        make_section("collapse-curves", "Over the epochs", [], [f for f in evolution if f and f.id not in drawn]),
+        make_section("provenance", "Runs", [tabulate_runs(variants, [], anchors)] if variants else [], []),
     ]
-    report = Report(
+    return Report(
         f"{experiment.id}: {experiment.title}",
         describe(experiment)[0],
-        (),
-        tuple(s for s in sections if s.tables or s.figures),
+        keep_filled(sections),
         tuple(r for v in variants for r in v.records),
         anchors,
-        sentences=tuple(summarise(experiment, lines, claims, coverage)),
+        notes=tuple(attempt.faults),
+        sentences=tuple(summarise(outcome)),
     )
-    return write_page(report, path)
 
 
-def write_landscape(path: Path, experiment: Experiment) -> Path:
+def is_figure(experiment: Experiment) -> bool:
+    """Whether the entry repeats a figure of a paper."""
+    return experiment.item.startswith("figure")
+
+
+def draw_own_figures(attempt: Attempts, outcome: Outcome, variants: Sequence[Variant]) -> list[Figure]:
+    """The figures that the paper itself has, as far as the records hold what they need."""
+    experiment, lines, records = outcome.experiment, outcome.lines, outcome.records
+    found: list[Figure | None] = [attempt.one("scores", draw_axes, lines)]
+    if not set(experiment.curves) <= SHOWN:
+        found.append(attempt.one("curves", draw_curves, experiment, records))
+    found.append(attempt.one("gains", draw_gains, lines))
+    found.append(attempt.one("class means", draw_means, experiment, records))
+    found += attempt.all("grids", grids.draw_grids, variants)
+    if is_figure(experiment):
+        chosen = choose_representatives(variants)
+        snapshots = load_snapshots(variants, chosen)
+        if (not experiment.curves and not experiment.finals) or experiment.id.endswith("early/figure-4"):
+            found.append(attempt.one("features", features.draw_embedding, chosen, snapshots))
+        found += attempt.all("features in space", features.draw_space, chosen, snapshots)
+        if experiment.paper == "mse-landscape":
+            found.append(attempt.one("margins", distributions.draw_margins, chosen, snapshots))
+    return [figure for figure in found if figure is not None]
+
+
+def write_landscape(path: Path, outcome: Outcome) -> Path:
     """Write the page of a figure that is computed: losses, or the size of their gradients, over norm and angle."""
+    experiment = outcome.experiment
     caption, notes = describe(experiment)
-    verdict, detail = landscapes.conclude()
-    steep = experiment.item != "figure-2"
-    shown = "size of the gradient" if steep else "loss"
-    panels, said = [], [f"Verdict: {verdict} ({detail})."]
-    for name, field in landscapes.compute_panels().items():
-        values = np.hypot(field.d_norm, field.d_angle) if steep else field.value
-        contour = {
-            "type": "contour",
-            "x": compact(field.norms, 4),
-            "y": compact(np.degrees(field.angles), 4),
-            "z": compact_matrix(values, 4),
-            "colorscale": SEQUENTIAL,
-            "showscale": False,
-            "ncontours": 16,
-            "line": {"width": 0.5, "color": FAINT},
-            "hovertemplate": f"norm %{{x:.3g}}, angle %{{y:.0f}}°: {shown} %{{z:.4g}}<extra></extra>",
-        }
-        angle = {"title": {"text": "angle"}, "ticksuffix": "°", "showgrid": False}
-        norm = {"title": {"text": "norm of the feature", "standoff": 4}}
-        panels.append(Panel(escape(name), [contour], norm, angle))
-        said.append(f"{name}: {landscapes.share_of_angle(field):.3f} of the gradient turns the feature, in the mean.")
-    aid = (
-        f"The {shown} over the norm of one feature and its angle to its class in a simplex ETF of 10 unit vectors; "
-        "darker is lower."
-    )
-    figure = Figure("landscape", "Over norm and angle", aid, build(panels, columns=2, row_height=320, min_width=300))
-    section = lay_section("landscape", "Landscape", [], [figure])
+    said = [f"Verdict: {outcome.verdict} ({outcome.detail})."]
+    section = make_section("landscape", "Landscape", [], [draw_losses(steep=experiment.item != "figure-2")])
     title = f"{experiment.id}: {experiment.title}"
-    return write_page(Report(title, caption, (), (section,), (), {}, sentences=(*said, *notes)), path)
+    return write_page(Report(title, caption, (section,), (), {}, sentences=(*said, *notes)), path)
 
 
-def summarise(
-    experiment: Experiment, lines: Sequence[Line], claims: Sequence[Claim], coverage: Coverage | None
-) -> list[str]:
-    """The verdict, and every claim with how it stands."""
-    verdict, detail = conclude(lines, claims, coverage, asks=experiment.asks)
-    said = [f"Verdict: {verdict}" + (f" ({detail})." if detail else ".")]
-    for claim in claims:
+def summarise(outcome: Outcome) -> list[str]:
+    """The verdict, and every claim with whether it holds."""
+    said = [f"Verdict: {outcome.verdict}" + (f" ({outcome.detail})." if outcome.detail else ".")]
+    for claim in outcome.claims:
         stands = mark(claim)
         said.append(f"{stands[0].upper()}{stands[1:]}: {claim.text}" + (f" ({claim.detail})." if claim.detail else "."))
     return said
-
-
-def tabulate_lines(experiment: Experiment, lines: Sequence[Line]) -> Table | None:
-    """Published, ours and predicted, a row a number; columns that would be empty are left out."""
-    shown = [line for line in lines if line.values]
-    if not shown:
-        return None
-    cells = rows(shown)
-    columns = [i for i in range(2, len(HEAD)) if any(row[i] for row in cells)]
-    body = [
-        (Cell(f"{row[0]}, {row[1]}", loss=str(line.keys.get("loss", ""))), *(_cell(row[i], i, line) for i in columns))
-        for line, row in zip(shown, cells)
-    ]
-    notes = list(describe(experiment)[1])
-    waiting = sum(line.published is not None and not line.values for line in lines)
-    if waiting:
-        notes.append(f"{count(waiting, 'published number')} not run are left out.")
-    return Table(
-        "published",
-        "Published, ours, predicted",
-        "As printed, the mean over seeds, and what theory predicts without fitting. ± is a spread over samples or "
-        "classes, in brackets over seeds. Reproduced: within 1 % (5 % under SGD) or three standard deviations over "
-        "seeds, accuracies within one point; in direction: the losses are ordered as published.",
-        tuple(Cell(text) for text in ("number", *(HEAD[i] for i in columns))),
-        tuple(body),
-        notes=tuple(notes),
-    )
-
-
-def _cell(text: str, column: int, line: Line) -> Cell:
-    value = {"published": line.published and line.published.value, "ours": line.ours, "predicted": line.predicted}
-    number = value.get(HEAD[column])
-    signed = number is not None or HEAD[column] == "off by"
-    return Cell(text.replace("-", "−") if signed else text, numbers={} if number is None else {HEAD[column]: number})

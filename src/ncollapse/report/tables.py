@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ncollapse.experiments.comparison import QUANTITIES, SPEEDS, Finding, Quantity, name_early
-from ncollapse.experiments.runs import RunRecord, dig
-from ncollapse.experiments.variants import Variant, measured
-from ncollapse.experiments.words import join
-from ncollapse.report.figures.distributions import Snapshots
-from ncollapse.report.figures.theory import PHASES
-from ncollapse.report.numbers import MISSING, deviation, show, show_difference, show_estimate
+from ncollapse.compare import QUANTITIES, SPEEDS, Finding, Quantity, name_early
+from ncollapse.compare.numbers import MISSING, deviation, show, show_difference, show_estimate, show_images, show_ratio
+from ncollapse.grammar import join
+from ncollapse.report.figures.phases import PHASES
 from ncollapse.report.published import Published
 
 FEW = 4
+MOST_ROWS = 300
+"""Beyond so many variants a table shows the first; an export has them all."""
+ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
+"""Which way is better."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,13 @@ class Table:
 
     id: str
     title: str
-    aid: str
+    method: str
     columns: tuple[Cell, ...]
     rows: tuple[tuple[Cell, ...], ...]
     source: str = ""
     notes: tuple[str, ...] = ()
+    in_words: bool = False
+    """Whether its cells hold words, which read better from the left."""
 
 
 def tabulate_summary(findings: Sequence[Finding], published: Published, anchors: dict[str, str]) -> list[Table]:
@@ -51,6 +54,9 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
     if not findings or not kept:
         return []
     notes = seed_notes(findings)
+    if len(findings) > MOST_ROWS:
+        left_out = f"The first {MOST_ROWS} of {len(findings)} variants; the table of runs has all runs."
+        findings, notes = findings[:MOST_ROWS], (left_out, *notes)
     heads = [
         Cell(
             f"{f.variant.label}, n = {len(f.variant.counted)}",
@@ -66,14 +72,19 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
         columns += [Cell(f"{f.variant.label} − {f.reference.label}") for f in others if f.reference]
         rows = []
         for q in kept:
-            row = [Cell(q.title), *(summary_cell(f, q, published, anchors) for f in findings)]
+            row = [name_quantity(q), *(summary_cell(f, q, published, anchors) for f in findings)]
             row += [difference_cell(f, q) for f in others]
             rows.append(tuple(row))
-        aid = explain(rows)
+        method = explain(rows)
         if others:
-            aid += "; last the paired difference with its 95 % interval (rates in percentage points)"
-        title = "Measured" + (", predicted" if "theory" in aid else "") + (", published" if "paper" in aid else "")
-        return [Table("summary", title, aid + ".", tuple(columns), tuple(rows), notes=notes)]
+            method += (
+                "; last the paired difference with its 95 % interval: rates in percentage points and images, NC1 to "
+                "NC3 as ratios"
+            )
+        title = (
+            "Measured" + (", predicted" if "theory" in method else "") + (", published" if "paper" in method else "")
+        )
+        return [Table("summary", title, method + ".", tuple(columns), tuple(rows), notes=notes)]
     tables: list[Table] = []
     parts = {
         "summary": ("Accuracy and features", [q for q in kept if q.key.startswith("test.") or q.percent]),
@@ -93,7 +104,7 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
     }
     for id, (title, quantities) in parts.items():
         if quantities:
-            columns = [Cell("runs"), *(Cell(q.title) for q in quantities)]
+            columns = [Cell("runs"), *(name_quantity(q) for q in quantities)]
             rows = [
                 (head, *(summary_cell(f, q, published, anchors) for q in quantities))
                 for head, f in zip(heads, findings)
@@ -104,15 +115,21 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
     return tables
 
 
+def name_quantity(quantity: Quantity) -> Cell:
+    """A quantity's name with an arrow in the better direction and a link to its definition."""
+    link = f"#define-{quantity.key.replace('.', '-')}" if quantity.meaning else ""
+    return Cell(quantity.title + ARROWS[quantity.better], href=link)
+
+
 def explain(rows: Sequence[Sequence[Cell]]) -> str:
     """How to read the cells of a summary, as far as they hold it."""
     held = {name for row in rows for cell in row for name in cell.numbers}
-    aid = "Mean ± standard deviation over seeds"
+    method = "Mean ± standard deviation over seeds"
     if "predicted" in held:
-        aid += "; below it what theory predicts and how far the mean lies from that"
+        method += "; below it what theory predicts and how far the mean lies from that"
     if "published" in held:
-        aid += f"; {'then' if 'predicted' in held else 'below it'} the paper's number"
-    return aid
+        method += f"; {'then' if 'predicted' in held else 'below it'} the paper's number"
+    return method
 
 
 def summary_cell(finding: Finding, quantity: Quantity, published: Published, anchors: dict[str, str]) -> Cell:
@@ -137,14 +154,18 @@ def summary_cell(finding: Finding, quantity: Quantity, published: Published, anc
 
 
 def difference_cell(finding: Finding, quantity: Quantity) -> Cell:
-    """The paired difference to the reference with its interval, and whether it leaves zero out."""
-    d = finding.differences[quantity.key]
+    """The paired difference to the reference, or the ratio, with its interval; says where it is clear."""
+    d = finding.effect(quantity)
     numbers = {"difference": d.mean, "low": d.low, "high": d.high, "p": d.p_value, "n": d.n}
-    head, tail = show_difference(d, quantity.percent)
+    if quantity.ratio:
+        numbers = {"log ratio" if name == "difference" else name: value for name, value in numbers.items()}
+    head, tail = show_ratio(d) if quantity.ratio else show_difference(d, quantity.percent)
     lines: tuple[str, ...] = (tail,) if tail else ()
-    if d.n > 1 and d.clear and quantity.better:
+    if d.clear and quantity.better:
         good = (d.mean > 0) == (quantity.better == "higher")
         lines = (f"{tail} {'better' if good else 'worse'}",)
+    if d.resolution and d.mean:
+        lines += (show_images(d),)
     return Cell(head, lines, numbers=numbers)
 
 
@@ -154,7 +175,7 @@ def tabulate_speed(findings: Sequence[Finding], anchors: dict[str, str]) -> Tabl
         return None
     columns = (Cell("runs"), *(Cell(title) for title in SPEEDS.values()))
     rows = []
-    for f in findings:
+    for f in findings[:MOST_ROWS]:
         n = len(f.variant.counted)
         row = [Cell(f.variant.label, href=anchors[f.variant.label], loss=f.variant.loss)]
         for name in SPEEDS:
@@ -188,103 +209,28 @@ def speed_notes(findings: Sequence[Finding]) -> tuple[str, ...]:
     """What the speeds leave open: numbers that no history has, and epochs that were not measured."""
     titles = {"accuracy_epoch": "accuracy", "uniform_accuracy_epoch": "uniform accuracy"}
     titles |= {f"log_{nc}": nc.upper() for nc in ("nc1", "nc2", "nc3")}
-    notes = [
-        f"{f.variant.label}: {join(lacking)} over the epochs not recorded, or not by all runs."
+    lacking = {
+        f.variant.label: join(missing)
         for f in findings
-        if (lacking := [titles[name] for name in titles if f.recorded[name] < len(f.variant.counted)])
+        if (missing := [titles[name] for name in titles if f.recorded[name] < len(f.variant.counted)])
+    }
+    notes = [
+        f"{list_few([label for label, own in lacking.items() if own == missing])}: {missing} over the epochs not "
+        "recorded, or not by all runs."
+        for missing in dict.fromkeys(lacking.values())
     ]
     rates = {f.variant.label: sorted({str(r.get("measure_every", 1)) for r in f.variant.counted}) for f in findings}
     if len({rate for own in rates.values() for rate in own}) > 1:
-        said = ", ".join(f"{label} every {' or '.join(own)}" for label, own in rates.items())
+        if len(rates) <= FEW:
+            said = ", ".join(f"{label} every {' or '.join(own)}" for label, own in rates.items())
+        else:
+            steps = sorted({int(rate) for own in rates.values() for rate in own if rate.isdecimal()})
+            said = f"every {' or '.join(map(str, steps))}"
         notes.append(
             f"Measured at different epochs ({said}), so first epochs are known to within as many; differences take the "
             "epochs that both runs measured."
         )
     return tuple(notes)
-
-
-def tabulate_classes(variants: Sequence[Variant], snapshots: Snapshots) -> Table | None:
-    """Accuracy, norms and bias of each class, for the first run of each variant."""
-    columns = [Cell("class")]
-    stacks: list[list[Cell]] = []
-    counts: list[Any] = []
-    for variant in variants:
-        record = next((r for r in variant.finished if dig(r.summary or {}, "test.class_accuracy")), None)
-        if record is None:
-            continue
-        accuracy = dig(record.summary or {}, "test.class_accuracy")
-        counts = counts or list(dig(record.summary or {}, "train.counts", []))
-        stacks.append([Cell(show(_float(a), percent=True), numbers={"accuracy": _float(a)}) for a in accuracy])
-        columns.append(Cell(f"{variant.label}: test accuracy", loss=variant.loss))
-        snapshot = snapshots.get(record.path, {})
-        for title, values in class_arrays(record, snapshot).items():
-            if len(values) == len(accuracy):
-                stacks.append([Cell(show(_float(v)), numbers={title: _float(v)}) for v in values])
-                columns.append(Cell(f"{variant.label}: {title}"))
-    if not stacks:
-        return None
-    height = max(len(stack) for stack in stacks)
-    if len(counts) == height:
-        columns.insert(1, Cell("training samples"))
-        stacks.insert(0, [Cell(show(_float(c), 6), numbers={"samples": c}) for c in counts])
-    rows = [(Cell(str(k)), *(stack[k] if k < len(stack) else Cell(MISSING) for stack in stacks)) for k in range(height)]
-    return Table(
-        "classes",
-        "Class by class",
-        "First seed of each loss: |w| is the norm of a class's row of the classifier, |class mean| that of its mean "
-        "training feature. Equal norms and equal biases across classes are signs of collapse.",
-        tuple(columns),
-        tuple(rows),
-        "imbalanced-relu Sec. 5",
-    )
-
-
-def class_arrays(record: RunRecord, snapshot: dict[str, Any]) -> dict[str, Any]:
-    """Norms of classifier rows and class means, and biases, one value a class."""
-    arrays = {}
-    summary = record.summary or {}
-    for title, key in (("|w|", "train.weight_norms"), ("|class mean|", "train.mean_norms")):
-        values = dig(summary, key)
-        if isinstance(values, list):
-            arrays[title] = values
-    if "bias" in snapshot:
-        arrays["bias"] = snapshot["bias"].tolist()
-    return arrays
-
-
-def tabulate_runs(variants: Sequence[Variant], others: Sequence[RunRecord], anchors: dict[str, str]) -> Table:
-    """Every run: seed, status, progress, headline numbers."""
-    keys = [
-        q
-        for q in QUANTITIES
-        if q.key in ("test.accuracy", "test.uniform_accuracy", "train.nc1", "train.nc2", "train.nc3")
-    ]
-    columns = ("run", "what", "seed", "status", "epochs", *(q.title for q in keys), "time")
-    rows = []
-    listed = [(r, v.label, v.loss) for v in variants for r in v.records] + [(r, r.name, "") for r in others]
-    first = {v.label: anchors[v.label][1:] for v in variants}
-    for record, label, loss in listed:
-        epoch = dig(record.summary or {}, "epoch") or (record.history[-1].get("epoch") if record.history else 0)
-        wall = dig(record.summary or {}, "time.wall_s")
-        row = [
-            Cell(record.run_id, href=anchors[str(record.path)], anchor=first.pop(label, "")),
-            Cell(label, loss=loss),
-            Cell(MISSING if record.seed is None else str(record.seed), numbers={"seed": record.seed}),
-            Cell(record.status),
-            Cell(f"{epoch} of {record.get('optim.epochs', MISSING)}"),
-        ]
-        for q in keys:
-            value = measured(record, q.key)
-            row.append(Cell(show(value, percent=q.percent), href=anchors[str(record.path)], numbers={"value": value}))
-        row.append(Cell(f"{wall:.1f} s" if isinstance(wall, (int, float)) else MISSING))
-        rows.append(tuple(row))
-    return Table(
-        "runs",
-        "All runs",
-        "Follow a run's name to its configuration and provenance.",
-        tuple(map(Cell, columns)),
-        tuple(rows),
-    )
 
 
 def seed_notes(findings: Sequence[Finding]) -> tuple[str, ...]:
@@ -295,13 +241,22 @@ def seed_notes(findings: Sequence[Finding]) -> tuple[str, ...]:
             "One seed per variant: no standard deviation and no interval can be given; differences may be chance."
         )
     elif single := [f.variant.label for f in findings if len(f.variant.counted) == 1]:
-        notes.append(f"One seed only, so no interval: {', '.join(single)}.")
+        notes.append(f"One seed only, so no interval: {list_few(single)}.")
     if unfinished := [f.variant.label for f in findings if f.variant.provisional]:
-        notes.append(f"Not finished yet, numbers of the last measured epoch: {', '.join(unfinished)}.")
+        notes.append(f"Not finished yet, numbers of the last measured epoch: {list_few(unfinished)}.")
     return tuple(notes)
 
 
-def pretty(value: Any) -> str:
+def list_few(labels: Sequence[str]) -> str:
+    """The labels of a few variants, the number of many.
+
+    >>> list_few(["CE", "BCE"]), list_few(["CE"] * 103)
+    ('CE, BCE', '103 variants')
+    """
+    return ", ".join(labels) if len(labels) <= FEW else f"{len(labels)} variants"
+
+
+def format_json(value: Any) -> str:
     """A configuration as indented JSON."""
     return json.dumps(value, indent=1, ensure_ascii=False, default=str)
 
@@ -315,7 +270,3 @@ def _apart(value: float, reference: float, percent: bool = False) -> str:
     if 0 < abs(relative) < 5e-5:
         return ", within 0.01 %"
     return f", {show(100 * relative, 2, sign=True)} %"
-
-
-def _float(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan

@@ -1,120 +1,164 @@
-"""A comparison on the terminal: tables that fit a hundred columns, then a sentence per loss."""
+"""A comparison on the terminal: the verdict first, then tables that fit its width, then a sentence per loss."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ncollapse.experiments.comparison import QUANTITIES, SPEEDS, Finding, Quantity, name_early
-from ncollapse.experiments.runs import RunRecord, dig
-from ncollapse.experiments.statistics import Difference
-from ncollapse.report.numbers import MISSING, name_all, show, show_estimate, show_with_error
+from ncollapse.compare import QUANTITIES, SPEEDS, Comparison, Finding, Quantity, name_early
+from ncollapse.compare.numbers import MISSING, name_all, show, show_estimate, show_factor, show_with_error
+from ncollapse.compare.seeds import Difference
+from ncollapse.compare.sentences import describe_ranges
+from ncollapse.runs.record import get_nested
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 WIDTH = 100
+MANY = 12
+"""Beyond so many variants the terminal gives ranges alone; the page has the numbers."""
 FOOTNOTE = (
-    "±: standard deviation over seeds. Differences are paired by seed, ± half the 95 % interval, bold where it leaves "
-    "zero out; rates in points. early: {early}."
+    "±: standard deviation over seeds. Differences are paired by seed, ± half the 95 % interval; NC1 to NC3 are "
+    "compared by their ratio, with its 95 % interval. Bold: clear. Rates are in points. early: {early}."
 )
 
 
-def print_findings(output: Console, findings: Sequence[Finding], unfinished: Sequence[RunRecord]) -> None:
-    """Print the tables of a comparison, what failed, and a sentence for each loss."""
+def print_comparison(output: Console, comparison: Comparison) -> None:
+    """Print the verdict, the tables of a comparison, what has not finished, and a sentence for each loss."""
     if not output.is_terminal or output.width > WIDTH:
-        output.width = WIDTH
-    kept = [q for q in QUANTITIES if any(f.estimates[q.key].n for f in findings)]
-    if findings and len(findings) <= 2:
-        _print_side_by_side(output, findings, kept)
-    elif findings:
-        _print_long(output, findings, kept)
-    if any(f.reference for f in findings):
-        output.print(FOOTNOTE.format(early=name_early(findings)), style="dim", highlight=False)
-    for record in unfinished:
-        reason = dig(record.summary or {}, "reason") or "; ".join(record.notes)
+        output.width = WIDTH if not output.is_terminal else min(WIDTH, output.width)
+    findings = comparison.findings
+    output.print(comparison.verdict, style="bold", highlight=False, markup=False)
+    output.print("")
+    if findings and len(findings) <= MANY:
+        print_tables(output, findings)
+        output.print("")
+        if any(f.reference for f in findings):
+            output.print(FOOTNOTE.format(early=name_early(findings)), style="dim", highlight=False)
+    for record in (r for r in comparison.records if r.status != "finished"):
+        reason = get_nested(record.summary or {}, "reason") or "; ".join(record.notes)
         output.print(f"{record.label}: {record.status}{f' ({reason})' if reason else ''}", style="red", markup=False)
-    for finding in findings:
-        output.print(f"- {finding.sentence}", markup=False, highlight=False)
+    sentences = (
+        [finding.sentence for finding in findings]
+        if len(findings) <= MANY
+        else [sentence for _, sentence in describe_ranges(findings)]
+    )
+    for sentence in sentences:
+        output.print(f"- {sentence}", markup=False, highlight=False)
 
 
-def _print_side_by_side(output: Console, findings: Sequence[Finding], kept: Sequence[Quantity]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("")
+def print_tables(output: Console, findings: Sequence[Finding]) -> None:
+    """Quantities down and variants across for two variants; else variants down, quantities across."""
+    kept = [q for q in QUANTITIES if any(f.estimates[q.key].n for f in findings)]
+    scores = [q for q in kept if not q.better and q.key.startswith("train.")]
+    plain = [q for q in kept if q not in scores]
     others = [f for f in findings if f.reference]
-    for finding in findings:
-        table.add_column(Text(f"{finding.variant.label}, n = {len(finding.variant.counted)}"), justify="right")
-        if finding.phase:
-            table.add_column("theory", justify="right", style="dim")
-    for finding in others:
-        against = finding.reference.label if finding.reference else ""
-        table.add_column(Text(f"{finding.variant.label} − {against}"), justify="right")
-    for q in kept:
-        row = [q.title]
-        for finding in findings:
-            row.append(show_estimate(finding.estimates[q.key], q.percent))
-            if finding.phase:
-                predicted = finding.predictions.get(q.key.removeprefix("train."), float("nan"))
-                row.append(show(predicted) if q.key.startswith("train.") and predicted == predicted else "")
-        row += [_difference(f.differences[q.key], q.percent) for f in others]
-        table.add_row(*row)
-    for name, title in SPEEDS.items():
-        row = [title]
-        for finding in findings:
-            row.append(_speed(finding, name))
-            row += [""] if finding.phase else []
-        table.add_row(*row, *(_difference(f.speed_differences[name]) for f in others))
-    output.print(table)
+    if len(findings) <= 2:
+        heads = [f"{f.variant.label}, n = {len(f.variant.counted)}" for f in findings]
+        heads += [f"{f.variant.label} against {f.reference.label}" for f in others if f.reference]
+        rows = [[q.title, *(_measured(f, q) for f in findings), *(_effect(f, q) for f in others)] for q in plain] + [
+            [title, *(_speed(f, name) for f in findings), *(_difference(f.speed_differences[name]) for f in others)]
+            for name, title in SPEEDS.items()
+        ]
+        print_packed(output, "", ["", *heads], rows)
+        heads = [word for f in findings for word in (f.variant.label, "theory") if word != "theory" or f.phase]
+        rows = [
+            [
+                q.title,
+                *(
+                    text
+                    for f in findings
+                    for text in ((_measured(f, q), _theory(f, q)) if f.phase else (_measured(f, q),))
+                ),
+            ]
+            for q in scores
+        ]
+        print_packed(output, "scores against theory", ["", *heads], rows)
+        return
+    labels = [f.variant.label for f in findings]
+    for title, quantities in (
+        ("accuracy and features", [q for q in plain if q.split == "test"]),
+        ("collapse on the training set", [q for q in plain if q.split != "test"]),
+    ):
+        rows = [[label, *(_measured(f, q) for q in quantities)] for label, f in zip(labels, findings)]
+        print_packed(output, title, ["", *(q.short for q in quantities)], rows)
+    rows = []
+    for label, f in zip(labels, findings):
+        rows.append([label, *(_measured(f, q) for q in scores)])
+        if f.phase:
+            rows.append(["  theory", *(_theory(f, q) for q in scores)])
+    print_packed(output, "scores, theory below", ["", *(q.title for q in scores)], rows)
+    compared = [q for q in kept if q.better]
+    rows = [[f.variant.label, *(_effect(f, q) for q in compared)] for f in others]
+    print_packed(output, "difference to the first loss", ["", *(q.title for q in compared)], rows)
+    rows = [[label, *(_speed(f, name) for name in SPEEDS)] for label, f in zip(labels, findings)]
+    print_packed(output, "speed of collapse", ["", *SPEEDS.values()], rows)
 
 
-def _print_long(output: Console, findings: Sequence[Finding], kept: Sequence[Quantity]) -> None:
+def print_packed(output: Console, title: str, heads: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
+    """A table whose columns are spread over several where they do not fit side by side; no word or number is split."""
     from rich.table import Table
     from rich.text import Text
 
-    def make(title: str, heads: Sequence[str]) -> Table:
+    if not rows or len(heads) < 2:
+        return
+    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    first = min(30, max(len(row[0]) for row in cells))
+    widths = [max(_longest_word(heads[i]), *(len(row[i]) for row in cells)) for i in range(1, len(heads))]
+    start = 1
+    while start < len(heads):
+        end, used = start, first
+        while end < len(heads) and (end == start or used + 2 + widths[end - 1] <= output.width):
+            used += 2 + widths[end - 1]
+            end += 1
+        name = title if start == 1 or not title else f"{title}, continued"
         table = Table(
             box=None,
             header_style="bold",
             pad_edge=False,
-            padding=(0, 1, 0, 0),
-            title=title,
+            padding=(0, 2, 0, 0),
+            title=name or None,
             title_justify="left",
             title_style="bold",
         )
-        table.add_column("")
-        for head in heads:
-            table.add_column(head, justify="right")
-        return table
+        table.add_column("", width=first, overflow="fold")
+        for i in range(start, end):
+            table.add_column(Text(heads[i]), justify="right", width=widths[i - 1], overflow="fold")
+        for row in cells:
+            table.add_row(row[0], *row[start:end])
+        if title:
+            output.print("")
+        output.print(table)
+        start = end
 
-    parts = {
-        "accuracy and features": [q for q in kept if q.key.startswith("test.") or q.key == "certificate.gap"],
-        "collapse": [q for q in kept if q.key.startswith("train.") and q.better],
-        "scores, theory below": [q for q in kept if not q.better and q.key.startswith("train.")],
-    }
-    for title, quantities in parts.items():
-        if not quantities:
-            continue
-        table = make(title, [q.title for q in quantities])
-        for f in findings:
-            table.add_row(Text(f.variant.label), *(show_estimate(f.estimates[q.key], q.percent) for q in quantities))
-            if title.startswith("scores") and f.phase:
-                predicted = [f.predictions.get(q.key.removeprefix("train."), float("nan")) for q in quantities]
-                table.add_row(Text("  theory", style="dim"), *(show(p) for p in predicted), style="dim")
-        output.print(table, "")
-    others = [f for f in findings if f.reference]
-    said = [q for q in kept if q.key in ("test.accuracy", "test.uniform_accuracy", "train.nc1")]
-    if others and said:
-        table = make("paired difference to the first loss", [q.title for q in said])
-        for f in others:
-            table.add_row(Text(f.variant.label), *(_difference(f.differences[q.key], q.percent) for q in said))
-        output.print(table, "")
-    table = make("speed of collapse", list(SPEEDS.values()))
-    for f in findings:
-        table.add_row(Text(f.variant.label), *(_speed(f, name) for name in SPEEDS))
-    output.print(table, "")
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
+
+
+def _measured(finding: Finding, quantity: Quantity) -> str:
+    return show_estimate(finding.estimates[quantity.key], quantity.percent)
+
+
+def _theory(finding: Finding, quantity: Quantity) -> Text:
+    from rich.text import Text
+
+    predicted = finding.predictions.get(quantity.key.removeprefix("train."), float("nan"))
+    return Text(show(predicted) if predicted == predicted else "", style="dim")
+
+
+def _effect(finding: Finding, quantity: Quantity) -> Text:
+    if not quantity.ratio:
+        return _difference(finding.differences[quantity.key], quantity.percent)
+    from rich.text import Text
+
+    d = finding.ratios[quantity.key]
+    if d.n == 0:
+        return Text(MISSING)
+    text = f"×{show_factor(d.mean)}"
+    text += f" [{show_factor(d.low)}, {show_factor(d.high)}]" if d.has_interval else ""
+    return Text(text, style="bold" if d.clear else "")
 
 
 def _speed(finding: Finding, name: str) -> str:
@@ -128,13 +172,15 @@ def _speed(finding: Finding, name: str) -> str:
     return text + (f" ({reached} of {n})" if reached < n else "")
 
 
-def _difference(d: Difference, percent: bool = False) -> str:
+def _difference(d: Difference, percent: bool = False) -> Text:
+    from rich.text import Text
+
     scale = 100 if percent else 1
     if d.n == 0:
-        return MISSING
+        return Text(MISSING)
     if d.n == 1:
-        return f"{show(scale * d.mean, 3, sign=True)}, one seed"
-    if d.low == d.high:
-        return f"{show(scale * d.mean, 3, sign=True)} in {name_all(d.n)}"
+        return Text(f"{show(scale * d.mean, 3, sign=True)}, one seed")
+    if not d.has_interval:
+        return Text(f"{show(scale * d.mean, 3, sign=True)} in {name_all(d.n)}")
     text = show_with_error(scale * d.mean, scale * (d.high - d.low) / 2, sign=True)
-    return f"[bold]{text}[/bold]" if d.clear else text
+    return Text(text, style="bold" if d.clear else "")

@@ -1,9 +1,11 @@
-"""What the last layer converges to, how far a trained one is from it, and how the losses pull."""
+"""The optimum of the last layer, the distance of a trained one from it, and the gradients of the losses."""
 
-from ncollapse.theory.certificate import Certificate, certify
-from ncollapse.theory.curvature import Escape, escape
+from ncollapse.theory.certificate import Certificate, certify, certify_if_known
+from ncollapse.theory.configuration import Configuration
+from ncollapse.theory.equal_margins import equalising_weights
+from ncollapse.theory.escape import Escape, escape
 from ncollapse.theory.landscape import Landscape, bias_gradient, landscape, score_gradient
-from ncollapse.theory.prediction import Configuration, Prediction, predict
+from ncollapse.theory.prediction import Prediction, predict, predict_if_known
 from ncollapse.theory.problem import Problem
 from ncollapse.theory.solver import Solution, solve
 
@@ -17,9 +19,12 @@ __all__ = [
     "Solution",
     "bias_gradient",
     "certify",
+    "certify_if_known",
+    "equalising_weights",
     "escape",
     "landscape",
     "predict",
+    "predict_if_known",
     "score_gradient",
     "solve",
 ]

@@ -1,4 +1,4 @@
-"""The loss around one feature: over its norm and angle for a fixed frame, and in its scores and biases."""
+"""The loss of one feature as a function of its norm and angle, and its gradients in scores and biases."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
-from scipy.special import expit, log_expit
+from numpy.typing import ArrayLike, NDArray
 
-from ncollapse.losses import BCELoss, FocalLoss, Loss, MSELoss
+from ncollapse.losses import Loss
+from ncollapse.losses.forms import differentiate, unreduced
 from ncollapse.metrics.batches import check_labels
-from ncollapse.theory.conjugates import Array, convex_loss
-from ncollapse.theory.problem import check_number, is_whole, make_plain_loss
+from ncollapse.theory.problem import check_number, is_whole, make_class_loss
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,7 @@ def landscape(
     bias: float = 0.0,
     **loss_params: Any,
 ) -> Landscape:
-    """Map the loss of one feature in front of a fixed simplex ETF (mse-landscape Figs. 2 and 8).
+    """Evaluate the loss of one feature classified by a fixed simplex ETF (mse-landscape Figs. 2 and 8).
 
     The rows of W have norm `scale` and cosines -1/(K-1), the bias is `bias` in every class. The feature lies in the
     plane of w_k and another w_j, at norm s and angle theta from w_k towards w_j, so that with c = scale s
@@ -78,7 +79,7 @@ def landscape(
     along = np.cos(theta)[:, None] * cosines + np.sin(theta)[:, None] * sines
     across = -np.sin(theta)[:, None] * cosines + np.cos(theta)[:, None] * sines
     z = scale * s[None, :, None] * along[:, None, :] - bias
-    value, slopes = _groups(make_plain_loss(loss, **loss_params), z, sizes)
+    value, slopes = make_class_loss(loss, **loss_params).evaluate_groups(z, sizes)
     d_norm = scale * (slopes * along[:, None, :]).sum(axis=-1)
     d_angle = scale * s * (slopes * across[:, None, :]).sum(axis=-1)
     return Landscape(s, theta, value, d_norm, d_angle)
@@ -99,9 +100,8 @@ def score_gradient(loss: str | Loss, logits: ArrayLike, labels: ArrayLike, **los
     y = check_labels(labels, len(z)).numpy()
     if y.size and y.max() >= z.shape[1]:
         raise ValueError(f"labels: expected integers 0..{z.shape[1] - 1}, got {y.max()}")
-    convex = convex_loss(make_plain_loss(loss, **loss_params), z.shape[1])
-    responses = convex.evaluate(torch.from_numpy(z), torch.from_numpy(y))[1].numpy()
-    return convex.gradient(responses, y)
+    made = unreduced(make_class_loss(loss, **loss_params))
+    return np.asarray(differentiate(made, torch.from_numpy(z), torch.from_numpy(y))[1])
 
 
 def bias_gradient(
@@ -123,33 +123,3 @@ def _axis(name: str, values: ArrayLike) -> Array:
     if axis.ndim != 1 or axis.size == 0 or not np.isfinite(axis).all():
         raise ValueError(f"{name} must be a list of finite numbers, not of shape {axis.shape}")
     return axis
-
-
-def _groups(loss: Loss, z: Array, sizes: Array) -> tuple[Array, Array]:
-    """The loss at three groups of equal logits z [..., 3] of the given sizes, the first the target, and its slopes.
-
-    The slope of a group is the total over its members.
-    """
-    k = sizes.sum()
-    first = np.array([1.0, 0.0, 0.0])
-    if isinstance(loss, MSELoss):
-        weight = np.array([loss.scale.positive, loss.scale.negative, loss.scale.negative]) * sizes
-        error = z - loss.scale.goal * first
-        return 0.5 * (weight * error**2).sum(axis=-1), weight * error
-    if isinstance(loss, BCELoss):
-        target = (1.0 - loss.label_smoothing) * first + loss.label_smoothing / k
-        value = -(sizes * (target * log_expit(z) + (1.0 - target) * log_expit(-z))).sum(axis=-1)
-        return value, sizes * (expit(z) - target)
-    top = z.max(axis=-1, keepdims=True)
-    log_p = z - top - np.log((sizes * np.exp(z - top)).sum(axis=-1, keepdims=True))
-    p = sizes * np.exp(log_p)
-    if isinstance(loss, FocalLoss):
-        # 1 - p_k as the sum of the others: exact where p_k is close to 1.
-        missing = p[..., 1:].sum(axis=-1)
-        value = -(missing**loss.gamma) * log_p[..., 0]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            growth = np.where(missing > 0, loss.gamma * p[..., 0] * missing ** (loss.gamma - 1.0) * log_p[..., 0], 0.0)
-        return value, (growth - missing**loss.gamma)[..., None] * (first - p)
-    smoothing = getattr(loss, "alpha", 0.0) or getattr(loss, "label_smoothing", 0.0)
-    target = (1.0 - smoothing) * first + smoothing / k
-    return -(sizes * target * log_p).sum(axis=-1), p - sizes * target

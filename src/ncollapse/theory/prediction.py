@@ -1,40 +1,32 @@
-"""What the last layer converges to, and `predict`, which finds it."""
+"""`predict`: the global minimum of the last layer's objective, as an object that answers like a measurement."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from torch import Tensor
-
+from ncollapse.console import clean
+from ncollapse.heads import register_bias_rule
+from ncollapse.losses import Loss
+from ncollapse.metrics import Measurement, measure
+from ncollapse.theory.balanced import predict_balanced
+from ncollapse.theory.configuration import Configuration, configure, factor
+from ncollapse.theory.imbalanced import predict_imbalanced
+from ncollapse.theory.numerical import minimise_numerically
+from ncollapse.theory.optimum import Optimum
 from ncollapse.theory.problem import Problem
+from ncollapse.theory.published import published_optimum
+from ncollapse.theory.sensitivity import differentiate
 
-if TYPE_CHECKING:
-    from ncollapse.losses import Loss
-    from ncollapse.metrics import Measurement
-    from ncollapse.theory.contrastive import Transition
-    from ncollapse.theory.solver import Solution
-
-PHASES = ("collapsed", "mean-only", "centred", "saturated", "orthogonal-frame")
 METHODS = ("closed", "numerical")
 SIZES = ("num_samples", "num_classes", "dim", "counts", "empty_classes")  # of the sample, which no theory predicts
 
 
-class Configuration(NamedTuple):
-    """A last layer that attains the optimum, for `measure(*configuration)`; `bias` is the threshold of W h - b."""
-
-    features: Tensor
-    labels: Tensor
-    weight: Tensor
-    bias: Tensor
-
-
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
+class Prediction(Optimum):
     """The global minimum of a problem, in the words of a measurement.
 
     Fields of `Measurement` that are not listed here (nc1, nc2, compactness, ...) are those of the predicted
@@ -52,6 +44,9 @@ class Prediction:
         rank: how many dimensions the optimum needs; the prediction holds in every dimension that is no smaller.
         separates: whether the bias lies between the negative and the positive scores, in every class (bce-vs-ce
             Lemma C.9, corrected).
+        unique: False where other scores are optimal too (two classes, ReLU features and a bias without decay: the
+            features of one class may shrink to 0 while the two biases move apart). A common shift of the biases under a
+            loss of logit differences, and rotations of W and H, do not count.
         critical_bias_decay: the bias decay above which the phase is saturated (inf: never).
         separation_mu, collapse_mu: the mu = sqrt(n weight_decay feature_decay) from which on classes are no longer
             separated, and from which on W = H = 0.
@@ -63,34 +58,10 @@ class Prediction:
         notes: what a reader should know besides.
     """
 
-    problem: Problem
-    method: str = "closed"
-    phase: str
-    positive_score: float
-    negative_score: float
-    bias: float
-    weight_energy: float
-    feature_energy: float
-    objective: float
-    gap: float = math.nan
-    mean_component: float = math.nan
-    rank: int
-    separates: bool
-    critical_bias_decay: float = math.nan
-    separation_mu: float = math.nan
-    collapse_mu: float = math.nan
-    transition: Transition | None = None
-    class_gaps: tuple[float, ...] | None = None
-    collapse_count: float | None = None
-    collapse_ratio: float | None = None
-    notes: tuple[str, ...] = ()
-    solution: Solution | None = field(default=None, repr=False, compare=False)
-    _detail: Any = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            if isinstance(value := getattr(self, item.name), float):
-                object.__setattr__(self, item.name, value + 0.0)  # no negative zero
+    @classmethod
+    def of(cls, optimum: Optimum) -> Prediction:
+        """The prediction with the fields of an optimum."""
+        return cls(**{item.name: getattr(optimum, item.name) for item in fields(optimum)})
 
     @property
     def mu(self) -> float:
@@ -119,8 +90,6 @@ class Prediction:
         One feature a class, repeated in proportion to the class counts; non-negative for `features="relu"`. Without a
         bias `bias` is 0, which is what `measure` reports; `certify` then wants `bias=None`.
         """
-        from ncollapse.theory.configuration import configure
-
         return configure(self, dim)
 
     def sensitivity(self) -> dict[str, dict[str, float]]:
@@ -130,15 +99,11 @@ class Prediction:
         >>> round(p.sensitivity()["positive_score"]["weight_decay"], 3)
         -94.241
         """
-        from ncollapse.theory.sensitivity import differentiate
-
         return differentiate(self)
 
     def printed_theorem(self) -> dict[str, Any] | None:
         """What the printed theorem would say (bce-vs-ce Theorems 3.1, 3.2), or None where it is right or silent."""
-        from ncollapse.theory.printed import recall
-
-        return recall(self)
+        return published_optimum(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, the problem as a dict."""
@@ -155,15 +120,11 @@ class Prediction:
 
     def to_json(self) -> str:
         """One JSON object; NaN and infinities are null."""
-        from ncollapse.console import clean
-
         return json.dumps(clean(self.to_dict()), allow_nan=False)
 
     @cached_property
     def measurement(self) -> Measurement:
         """The predicted configuration, measured."""
-        from ncollapse.metrics import measure
-
         return measure(*self.configuration(), problem=self.problem)
 
     @cached_property
@@ -172,17 +133,12 @@ class Prediction:
         equal = self.rank in (0, k - 1, k) or self.phase == "mean-only"  # a simplex of lower rank has others
         if self.problem.balanced and self.method == "closed" and equal:
             return (math.sqrt(self.feature_energy),) * k, (math.sqrt(self.weight_energy / k),) * k
-        from ncollapse.theory.configuration import factor
-
         features, weight = factor(self)
         return tuple(features.norm(dim=1).tolist()), tuple(weight.norm(dim=1).tolist())
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_"):
-            from ncollapse.metrics import Measurement
-
-            if name in Measurement.__dataclass_fields__ and name not in SIZES:
-                return getattr(self.measurement, name)
+        if not name.startswith("_") and name in Measurement.__dataclass_fields__ and name not in SIZES:
+            return getattr(self.measurement, name)
         raise AttributeError(f"a Prediction has no {name!r}")
 
 
@@ -201,8 +157,6 @@ def predict(
     >>> p.phase, round(p.positive_score, 4), round(p.negative_score, 4), round(p.bias, 4), round(p.weight_energy, 2)
     ('saturated', 7.81, -2.0517, 3.5777, 355.67)
     """
-    from ncollapse.theory import balanced, imbalanced  # they build Predictions
-
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     if num_classes is not None:
@@ -211,35 +165,23 @@ def predict(
         problem = Problem(problem, **arguments)
     elif arguments:
         problem = problem.replace(**arguments)
+    return Prediction.of(_find_optimum(problem, method))
+
+
+def predict_if_known(problem: Problem | None) -> Prediction | None:
+    """The prediction where there is a problem with a closed form, else None."""
+    if problem is None:
+        return None
+    try:
+        return predict(problem)
+    except ValueError:
+        return None
+
+
+def _find_optimum(problem: Problem, method: str) -> Optimum:
     if method == "numerical":
-        from ncollapse.theory.numerical import predict_numerically
-
-        return predict_numerically(problem)
-    return balanced.predict_balanced(problem) if problem.balanced else imbalanced.predict_imbalanced(problem)
+        return minimise_numerically(problem)
+    return predict_balanced(problem) if problem.balanced else predict_imbalanced(problem)
 
 
-def refuse(problem: Problem, why: str) -> ValueError:
-    """The error for a problem without a closed form."""
-    return ValueError(f"no closed form is known for {problem.loss.name} {why}; method='numerical' minimises instead")
-
-
-def require_dim(prediction: Prediction) -> Prediction:
-    """The prediction, if it fits: an optimum of low rank among d >= K is also the optimum in fewer dimensions."""
-    problem = prediction.problem
-    if problem.dim is not None and problem.dim < prediction.rank:
-        raise refuse(problem, f"with dim={problem.dim} here, where the optimum for d >= K needs {prediction.rank}")
-    return prediction
-
-
-def summarise(
-    problem: Problem, values: Mapping[str, Any], weight_gauge: float, notes: tuple[str, ...] = ()
-) -> Prediction:
-    """Complete the fields that follow from the scores and from the value of the gauge."""
-    k = problem.num_classes
-    return Prediction(
-        problem=problem,
-        weight_energy=problem.balance * weight_gauge,
-        feature_energy=weight_gauge / problem.balance / k,
-        notes=notes,
-        **{"separates": values["negative_score"] < values["bias"] < values["positive_score"], **values},
-    )
+register_bias_rule("theory", lambda problem: predict(problem).bias)

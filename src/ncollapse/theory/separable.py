@@ -1,116 +1,21 @@
-"""Losses that are a sum over logits, L = u(pos) + (K-1) v(neg): BCE and MSE. Here mean, bias and gap interact.
+"""The balanced optimum of losses that are a sum over the logits, L = u(pos) + (K-1) v(neg): BCE and MSE.
 
 With P = -u'(pos), Q = v'(neg) and beta = ((K-1) Q - P)/K, stationarity reads bias_decay * b = beta, and optimality of
 the factors reads |beta| <= mu, P + Q <= S(beta), with equality wherever c or a is not 0. So beta alone is unknown: it
-is the zero of an increasing function, or sticks at +-mu. The latter is the saturated phase that bce-vs-ce Theorem 3.2
-misses and that mse-landscape Theorem 3.1 has for MSE.
+is the zero of an increasing function, or equals +-mu. The latter is the saturated phase, which bce-vs-ce Theorem 3.2
+omits and mse-landscape Theorem 3.1 has for MSE.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from ncollapse.theory.gauge import differentiate_span, span
-from ncollapse.theory.roots import find_root
+from ncollapse.losses import SeparableForm
+from ncollapse.losses.rootfinding import find_root
+from ncollapse.theory.cost import differentiate_slope_limit, slope_limit
 
-FAR = 1e18  # stands for an infinite logit, so that signs can still be compared
-TINY = 1e-100  # slopes below are told from 1 by their logarithms alone
 ROUNDING = 1e-15  # what mu, a product of three roots, is known to
-
-
-class SeparableLoss(Protocol):
-    """The inverse of a loss's two slopes."""
-
-    def positive(self, p: float) -> float: ...
-    def negative(self, q: float) -> float: ...
-    def gap(self, p: float, q: float) -> float: ...
-    def d_positive(self, p: float) -> float: ...
-    def d_negative(self, q: float) -> float: ...
-    def level(self, beta: float, num_classes: int) -> float: ...
-    def d_level(self, beta: float, num_classes: int) -> float: ...
-    def total(self, t: float) -> float: ...
-
-
-@dataclass(frozen=True)
-class Bernoulli:
-    """BCE whose target is 1 - `short` at the class and `floor` elsewhere (both 0 without label smoothing)."""
-
-    short: float = 0.0
-    floor: float = 0.0
-
-    def positive(self, p: float) -> float:
-        return -_logit(p + self.short)
-
-    def negative(self, q: float) -> float:
-        return _logit(q + self.floor)
-
-    def gap(self, p: float, q: float) -> float:
-        p, q = p + self.short, q + self.floor
-        if p <= 0 or q <= 0:
-            return FAR
-        if p + q >= 1:
-            return 0.0
-        if p < TINY or q < TINY:  # the quotient below may overflow
-            return math.log1p(-p - q) - math.log(p) - math.log(q)
-        return math.log1p((1 - p - q) / p / q)
-
-    def d_positive(self, p: float) -> float:
-        p += self.short
-        return -1 / (p * (1 - p))
-
-    def d_negative(self, q: float) -> float:
-        q += self.floor
-        return 1 / (q * (1 - q))
-
-    def level(self, beta: float, num_classes: int) -> float:
-        """The common logit t of all classes at which beta is the slope."""
-        return _logit(beta + self._mean(num_classes))
-
-    def d_level(self, beta: float, num_classes: int) -> float:
-        x = beta + self._mean(num_classes)
-        return 1 / (x * (1 - x))
-
-    def total(self, t: float) -> float:
-        """P + Q at a common logit t."""
-        return 1 - self.short - self.floor
-
-    def _mean(self, num_classes: int) -> float:
-        return (1 - self.short + (num_classes - 1) * self.floor) / num_classes
-
-
-@dataclass(frozen=True)
-class Quadratic:
-    """A/2 (pos - B)^2 + C/2 sum neg^2 (mse-landscape Eqs. 3, 4; all-losses Eq. 6 with A = 2 kappa, C = 2, B = beta)."""
-
-    a: float = 1.0
-    b: float = 1.0
-    c: float = 1.0
-
-    def positive(self, p: float) -> float:
-        return self.b - p / self.a
-
-    def negative(self, q: float) -> float:
-        return q / self.c
-
-    def gap(self, p: float, q: float) -> float:
-        return max(0.0, self.b - p / self.a - q / self.c)
-
-    def d_positive(self, p: float) -> float:
-        return -1 / self.a
-
-    def d_negative(self, q: float) -> float:
-        return 1 / self.c
-
-    def level(self, beta: float, num_classes: int) -> float:
-        return (num_classes * beta + self.a * self.b) / ((num_classes - 1) * self.c + self.a)
-
-    def d_level(self, beta: float, num_classes: int) -> float:
-        return num_classes / ((num_classes - 1) * self.c + self.a)
-
-    def total(self, t: float) -> float:
-        return self.a * (self.b - t) + self.c * t
 
 
 class State(NamedTuple):
@@ -133,7 +38,7 @@ class _Point(NamedTuple):
     q: float
 
 
-def solve_separable(loss: SeparableLoss, num_classes: int, mu: float, bias_decay: float | None, relu: bool) -> State:
+def solve_separable(loss: SeparableForm, num_classes: int, mu: float, bias_decay: float | None, relu: bool) -> State:
     """Minimise L + mu Gamma(a, c) + K bias_decay b^2 / 2; `bias_decay=None` fixes b = 0."""
     k = num_classes
 
@@ -160,7 +65,7 @@ def solve_separable(loss: SeparableLoss, num_classes: int, mu: float, bias_decay
     return _name(loss, k, mu, beta, bias, relu, saturated=False)
 
 
-def find_critical_bias_decay(loss: SeparableLoss, num_classes: int, mu: float, relu: bool) -> float:
+def find_critical_bias_decay(loss: SeparableForm, num_classes: int, mu: float, relu: bool) -> float:
     """The bias decay above which the bias saturates and W keeps a mean: mu / |lift(+-mu)|, or infinity."""
     k = num_classes
     start = _visit(loss, k, mu, 0.0, relu).lift
@@ -174,7 +79,7 @@ def find_critical_bias_decay(loss: SeparableLoss, num_classes: int, mu: float, r
     return mu / abs(end) if end * side < -ROUNDING * abs(start) else math.inf
 
 
-def find_collapse(loss: SeparableLoss, num_classes: int, bias_decay: float | None, relu: bool) -> tuple[float, float]:
+def find_collapse(loss: SeparableForm, num_classes: int, bias_decay: float | None, relu: bool) -> tuple[float, float]:
     """The mu from which on a = 0, and the mu from which on W = H = 0."""
     k = num_classes
     beta = _find_level_slope(loss, k, bias_decay)
@@ -191,7 +96,7 @@ def find_collapse(loss: SeparableLoss, num_classes: int, bias_decay: float | Non
     return find_root(surplus, low, abs(beta)), abs(beta)
 
 
-def _find_level_slope(loss: SeparableLoss, k: int, bias_decay: float | None) -> float:
+def _find_level_slope(loss: SeparableForm, k: int, bias_decay: float | None) -> float:
     """beta at W = H = 0: level(beta) + beta / bias_decay = 0."""
     if bias_decay == 0 or (start := loss.level(0.0, k)) == 0:
         return 0.0
@@ -208,7 +113,7 @@ def _find_level_slope(loss: SeparableLoss, k: int, bias_decay: float | None) -> 
 
 
 def differentiate_separable(
-    loss: SeparableLoss,
+    loss: SeparableForm,
     num_classes: int,
     mu: float,
     bias_decay: float | None,
@@ -237,8 +142,8 @@ def differentiate_separable(
     return da, dc, 0.0 if bias_decay is None else -dlift
 
 
-def _visit(loss: SeparableLoss, k: int, mu: float, beta: float, relu: bool) -> _Point:
-    s = span(beta, mu, k, relu)
+def _visit(loss: SeparableForm, k: int, mu: float, beta: float, relu: bool) -> _Point:
+    s = slope_limit(beta, mu, k, relu)
     p, q = (k - 1) * s / k - beta, s / k + beta
     a = loss.gap(p, q)
     if a == 0:
@@ -248,7 +153,7 @@ def _visit(loss: SeparableLoss, k: int, mu: float, beta: float, relu: bool) -> _
     return _Point(lift - c / k, a, c, p, q)
 
 
-def _name(loss: SeparableLoss, k: int, mu: float, beta: float, bias: float, relu: bool, *, saturated: bool) -> State:
+def _name(loss: SeparableForm, k: int, mu: float, beta: float, bias: float, relu: bool, *, saturated: bool) -> State:
     point = _visit(loss, k, mu, beta, relu)
     if saturated:
         c = k * (point.lift + bias) + point.c
@@ -260,7 +165,7 @@ def _name(loss: SeparableLoss, k: int, mu: float, beta: float, bias: float, relu
 
 
 def _vary(
-    loss: SeparableLoss,
+    loss: SeparableForm,
     k: int,
     mu: float,
     beta: float,
@@ -276,7 +181,7 @@ def _vary(
     if point.a == 0:
         dlift = loss.d_level(beta, k) * dbeta
         return 0.0, k * (dlift + db) if saturated else 0.0, dlift
-    s, ds = span(beta, mu, k, relu), differentiate_span(beta, mu, dbeta, dmu, k, relu)
+    s, ds = slope_limit(beta, mu, k, relu), differentiate_slope_limit(beta, mu, dbeta, dmu, k, relu)
     dpos = loss.d_positive(point.p) * ((k - 1) * ds / k - dbeta)
     dneg = loss.d_negative(point.q) * (ds / k + dbeta)
     da, dmean = dpos - dneg, (dpos + (k - 1) * dneg) / k
@@ -284,11 +189,3 @@ def _vary(
         return da, k * (dmean + db), dmean
     dc = -k * ((da * beta + point.a * dbeta) / s - point.a * (beta / s) * (ds / s)) if relu else 0.0
     return da, dc, dmean - dc / k
-
-
-def _logit(x: float) -> float:
-    if x <= 0:
-        return -FAR
-    if x >= 1:
-        return FAR
-    return math.log(x) - math.log1p(-x)

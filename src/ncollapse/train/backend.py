@@ -1,4 +1,4 @@
-"""torch's process-wide switches for the time of a run, and a stream of the run's own."""
+"""Torch's process-wide switches, set while runs are active, and a CUDA stream for each thread of runs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _save(device: torch.device) -> None:
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     _before["deterministic"] = (torch.are_deterministic_algorithms_enabled(), warns)
     _before["benchmark"] = (torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit)
-    _before["precision"] = [part.fp32_precision for part in _multipliers()] if device.type == "cuda" else []
+    _before["precision"] = _read_precision() if device.type == "cuda" else None
 
 
 def _set(device: torch.device, precision: str, deterministic: bool) -> None:
@@ -73,20 +73,40 @@ def _set(device: torch.device, precision: str, deterministic: bool) -> None:
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = not deterministic
         torch.backends.cudnn.benchmark_limit = 0  # try all kernels, not ten: 2 % on ResNet18 and ResNet50
-        matmul, conv = _multipliers()
-        matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
-        conv.fp32_precision = "ieee" if precision == "fp32" else "tf32"
+        _write_precision(matmul=_name_precision(precision == "tf32"), conv=_name_precision(precision != "fp32"))
 
 
-def _multipliers() -> tuple[Any, Any]:
-    """Where torch keeps the precision of float32 products and convolutions on a GPU, in its newer way: the older one
-    raises as soon as someone has used the newer."""
-    return torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
+HAS_PRECISION_NAMES = hasattr(torch.backends.cudnn, "conv")
+"""Whether torch names the precision of float32 products ("tf32", "ieee"), as it does from 2.9 on, or has a switch."""
+
+
+def _name_precision(tf32: bool) -> str | bool:
+    return ("tf32" if tf32 else "ieee") if HAS_PRECISION_NAMES else tf32
+
+
+def _read_precision() -> dict[str, Any]:
+    """The precision of float32 products and convolutions on a GPU.
+
+    Where torch has names for it they are used: its older switches raise once someone has used the newer names.
+    """
+    if HAS_PRECISION_NAMES:
+        conv: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+        return {"matmul": torch.backends.cuda.matmul.fp32_precision, "conv": conv.fp32_precision}
+    return {"matmul": torch.backends.cuda.matmul.allow_tf32, "conv": torch.backends.cudnn.allow_tf32}
+
+
+def _write_precision(matmul: Any, conv: Any) -> None:
+    if HAS_PRECISION_NAMES:
+        torch.backends.cuda.matmul.fp32_precision = matmul
+        torch.backends.cudnn.conv.fp32_precision = conv  # type: ignore[attr-defined]
+    else:
+        torch.backends.cuda.matmul.allow_tf32 = matmul
+        torch.backends.cudnn.allow_tf32 = conv
 
 
 def _put_back() -> None:
     enabled, warns = _before["deterministic"]
     torch.use_deterministic_algorithms(enabled, warn_only=warns)
     torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = _before["benchmark"]
-    for part, precision in zip(_multipliers(), _before["precision"]):
-        part.fp32_precision = precision
+    if _before["precision"] is not None:
+        _write_precision(**_before["precision"])

@@ -1,10 +1,12 @@
-"""The processes that train together: one, or those torchrun started."""
+"""The processes that train together: one, or those that torchrun started."""
 
 from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
@@ -14,11 +16,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 T = TypeVar("T")
+LOST = re.compile(
+    r"connection (was )?(closed|reset|refused)|by peer|broken pipe|socket|timed? ?out|failed to recv|gloo|nccl", re.I
+)
+"""What torch.distributed says of a process that is no longer there, with any backend."""
+
+
+class LostProcess(RuntimeError):
+    """Another process of this run has ended, so that it cannot go on."""
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among `size`; rank 0 writes, reads and measures."""
+    """This process among `size`; the process of rank 0 writes, reads and measures."""
 
     rank: int
     size: int
@@ -29,7 +39,7 @@ class World:
         return self.rank == 0
 
     def share(self, work: Callable[[], T]) -> T:
-        """Do something on rank 0 and give every process the result, or the exception."""
+        """Call a function on rank 0 and return its result, or raise its exception, in every process."""
         if self.size == 1:
             return work()
         box: list[Any] = [None, None]
@@ -44,21 +54,21 @@ class World:
         return box[0]  # type: ignore[no-any-return]
 
     def broadcast(self, tensors: dict[str, Tensor]) -> None:
-        """Give every process rank 0's tensors, in place."""
+        """Copy the tensors of rank 0 to every process, in place."""
         for tensor in tensors.values() if self.size > 1 else ():
             moved = tensor.to(self.device)
             dist.broadcast(moved, src=0)
             tensor.copy_(moved)
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """The mean over the processes, in place."""
+        """Average a tensor over the processes, in place."""
         if self.size > 1:
             dist.all_reduce(tensor)
             tensor /= self.size
         return tensor
 
     def gather(self, rows: Tensor) -> Tensor:
-        """The rows of all processes, in the order of their ranks; their numbers may differ."""
+        """Return the rows of all processes in the order of their ranks; each may have another number of rows."""
         if self.size == 1:
             return rows
         counts = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.size)]
@@ -69,9 +79,20 @@ class World:
         dist.all_gather(parts, padded)
         return torch.cat([part[: int(count)] for part, count in zip(parts, counts)])
 
+    def find_loss(self, error: BaseException) -> LostProcess | None:
+        """Return the error to raise if another one comes from a process that was lost; None if it does not."""
+        if self.size == 1 or isinstance(error, LostProcess) or not isinstance(error, (RuntimeError, OSError)):
+            return None
+        said = str(error).strip().splitlines()
+        if not LOST.search(str(error)) and not isinstance(error, getattr(dist, "DistError", ())):
+            return None
+        return LostProcess(
+            f"another of the {self.size} processes of this run has ended ({said[0] if said else type(error).__name__})"
+        )
+
 
 def find_device(device: str | torch.device | None = None, local: int = 0) -> torch.device:
-    """The device of a name: cpu, cuda or cuda:N; without one GPU number `local` where there is one, else the CPU."""
+    """Return the device of a name (cpu, cuda or cuda:N); by default GPU number `local`, or the CPU if there is no GPU."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -90,9 +111,9 @@ def find_device(device: str | torch.device | None = None, local: int = 0) -> tor
 
 
 def join(device: str | torch.device | None = None) -> World:
-    """This process's place: as torch.distributed says, as torchrun's environment says, or alone.
+    """Join the processes that train together, as torch.distributed or torchrun's environment says; else train alone.
 
-    Without a name the device is the GPU of this process where there is one, else the CPU.
+    Without a name the device is the GPU of this process if there is one, else the CPU.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
     local = int(os.environ.get("LOCAL_RANK", "0")) if launched else 0
@@ -108,10 +129,12 @@ def join(device: str | torch.device | None = None) -> World:
 
 
 def leave() -> None:
-    """End what `join` began, and its threads: one that still ran when the interpreter ends would abort the process.
+    """Leave the group that `join` joined and end its threads: one that outlives the interpreter aborts the process.
 
-    They end with the last reference to the group, so what holds one in a cycle (a model in training) goes first.
+    The threads end with the last reference to the group, so reference cycles that hold one (a model in training) are
+    collected first.
     """
     if dist.is_available() and dist.is_initialized():
         gc.collect()
-        dist.destroy_process_group()
+        with suppress(RuntimeError):  # of a process that was lost
+            dist.destroy_process_group()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ncollapse.heads import Head
 from ncollapse.metrics import Measurement, collect, measure
+from ncollapse.metrics.by_class import describe_classes
 from ncollapse.models import Network
 from ncollapse.theory import Problem
 from ncollapse.train.distributed import World
 from ncollapse.train.objective import autocast
 from ncollapse.train.step import Captured
+
+if TYPE_CHECKING:
+    from ncollapse.train.build import Loaders
 
 EVAL_BATCH = 2048
 
@@ -90,6 +94,13 @@ def measure_correct(features: Tensor, labels: Tensor, head: Any) -> dict[str, An
         measured = measure(features[right], labels[right])
         found |= {"compactness": measured.compactness, "distinctiveness": measured.distinctiveness}
     return found
+
+
+@torch.no_grad()
+def measure_classes(features: Tensor, labels: Tensor, head: Any, loaders: Loaders) -> dict[str, Any]:
+    """Every class's name, number of training samples, accuracy, precision and F1, and their means over classes."""
+    found = describe_classes(head(features).argmax(1), labels, loaders.num_classes)
+    return {"names": list(loaders.classes), "train_counts": list(loaders.counts), **found}
 
 
 def shorten(measurement: dict[str, Any]) -> dict[str, Any]:

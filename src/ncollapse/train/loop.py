@@ -16,18 +16,23 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ncollapse.places import make_folder
-from ncollapse.theory.posed import certify_posed, predict_posed
-from ncollapse.train import checkpoint, optimiser
+from ncollapse.output import make_folder
+from ncollapse.runs import checkpoint
+from ncollapse.runs.environment import describe_run
+from ncollapse.runs.files import write_atomic
+from ncollapse.runs.folder import RunFolder
+from ncollapse.runs.lock import hold
+from ncollapse.theory import certify_if_known, predict_if_known
+from ncollapse.train import optimiser
 from ncollapse.train.backend import own_stream, switches
-from ncollapse.train.distributed import join
-from ncollapse.train.evaluate import describe_split, measure_correct, measure_split, shorten
-from ncollapse.train.feed import check_data
-from ncollapse.train.lock import hold
+from ncollapse.train.build import require_data_files
+from ncollapse.train.distributed import LostProcess, join
+from ncollapse.train.evaluate import describe_split, measure_classes, measure_correct, measure_split, shorten
 from ncollapse.train.recipe import Recipe
-from ncollapse.train.record import RunFolder
+from ncollapse.train.recover import recover_finished, selection_split, warn_of_restart
 from ncollapse.train.schedule import rate_at
 from ncollapse.train.setup import Training, prepare
+from ncollapse.train.state import tensors_of, values_of
 
 Progress = Callable[[dict[str, Any]], None]
 CHECKPOINT_SECONDS = {"cuda": 20.0, "cpu": 1.0}
@@ -87,35 +92,49 @@ def run(
         raise TypeError(f"recipe = {recipe!r} must be a Recipe, such as ncollapse.train.recipes.get('digits')")
     world = join(device)
     folder = RunFolder(Path(out) / recipe.run_id)
-    done = world.share(lambda: folder.read_finished(recipe))
+    done = world.share(lambda: folder.read_finished(recipe.to_dict()))
     if done is not None:
         return done
-    check_data(recipe, data_root)
+    require_data_files(recipe, data_root)
     new = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
     world.share(lambda: make_folder(folder.path, Path(out)))
     training: Training | None = None
     with hold(folder.path) if world.first else contextlib.nullcontext():
-        done = world.share(lambda: folder.begin(recipe, resume, world.device))
+        done = world.share(lambda: folder.begin(recipe.to_dict(), describe_run(world.device), resume=resume))
         if done is not None:
             return done
         try:
             with switches(world.device, recipe.precision, deterministic), own_stream(world.device):
                 training = prepare(recipe, folder, world, data_root, compile, graph)
+                recovered = recover_finished(training, measure_splits)
+                if world.first and not recovered:
+                    warn_of_restart(training)
+                    folder.cut_history(training.epoch)
                 return _train(training, progress, tuple(trackers))
         except _Stop as stop:
             raise stop.cause from None
         except Exception as error:
+            lost = world.find_loss(error)
+            if lost is not None:  # no failure of the run: it can be resumed
+                raise LostProcess(f"{lost}; {_say_how_to_go_on(folder)}") from error
             if world.first and training is None and new and isinstance(error, REFUSALS):
                 folder.withdraw(new)
             elif world.first:
-                folder.fail(recipe, error)
+                folder.fail(recipe.to_dict(), error)
             raise
+
+
+def _say_how_to_go_on(folder: RunFolder) -> str:
+    found = checkpoint.find(folder.checkpoints)
+    if not found:
+        return "it has no checkpoint yet, so the same command with --resume starts it again"
+    return f"the same command with --resume continues it after epoch {int(found[0].name[:6])}"
 
 
 def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ...]) -> dict[str, Any]:
     """The loop."""
-    recipe, world, feed, epochs = run.recipe, run.world, run.feed, run.recipe.optim.epochs
-    batch, samples = recipe.optim.batch_size, sum(feed.counts)
+    recipe, world, loaders, epochs = run.recipe, run.world, run.loaders, run.recipe.optim.epochs
+    batch, samples = recipe.optim.batch_size, sum(loaders.counts)
     shown = time.perf_counter()
     while run.epoch < epochs:
         epoch, began = run.epoch + 1, time.perf_counter()
@@ -124,7 +143,7 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
         run.model.train()
         run.tally.reset()
         stop: Exception | None = None
-        for i, (x, y) in enumerate(feed.train.epoch(epoch)):
+        for i, (x, y) in enumerate(loaders.train.epoch(epoch)):
             run.step(x, y, min(batch, samples - i * batch))
             now = time.perf_counter()
             if progress is not None and now - shown > PROGRESS_SECONDS and stop is None:
@@ -134,7 +153,13 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
         run.epoch, trained = epoch, time.perf_counter()
         measured = epoch % recipe.measure_every == 0 or epoch == epochs
         if measured:
-            record = {"epoch": epoch, "step": epoch * feed.train.steps, "lr": rate, "loss": loss, **measure_splits(run)}
+            record = {
+                "epoch": epoch,
+                "step": epoch * loaders.train.steps,
+                "lr": rate,
+                "loss": loss,
+                **measure_splits(run),
+            }
             ended = time.perf_counter()
             record["time"] = {"epoch_s": trained - began, "measure_s": ended - trained, "elapsed_s": run.elapsed}
             _keep_best(run, record)
@@ -144,7 +169,7 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
                     tracker.log(record)
             if progress is not None:
                 seen = {name: record["train"][name] for name in ("nc1", "nc2", "nc3", "accuracy")}
-                steps = feed.train.steps
+                steps = loaders.train.steps
                 event = {"epoch": epoch, "step": steps, "rate": steps / (trained - began), "loss": loss, **seen}
                 stop = _tell(progress, run, event) or stop
         stop = world.share(lambda: stop)  # noqa: B023 - called at once
@@ -161,7 +186,7 @@ def _tell(progress: Progress, run: Training, event: dict[str, Any]) -> Exception
     """Report; what the report raises is given back, for the end of the epoch."""
     if not run.world.first:
         return None
-    whole = {"run_id": run.recipe.run_id, "epochs": run.recipe.optim.epochs, "steps": run.feed.train.steps}
+    whole = {"run_id": run.recipe.run_id, "epochs": run.recipe.optim.epochs, "steps": run.loaders.train.steps}
     try:
         progress({**whole, **event})
     except Exception as error:
@@ -175,10 +200,10 @@ def _mean_loss(run: Training, epoch: int, rate: float) -> float:
     total, finite = run.tally.read()
     if not math.isfinite(total):
         raise Diverged(
-            f"the loss became {total} at epoch {epoch}, step {finite + 1} of {run.feed.train.steps}, with learning "
+            f"the loss became {total} at epoch {epoch}, step {finite + 1} of {run.loaders.train.steps}, with learning "
             f"rate {rate:g}; {_say_what_is_kept(run)}"
         )
-    return total / sum(run.feed.counts)
+    return total / sum(run.loaders.counts)
 
 
 def _say_what_is_kept(run: Training) -> str:
@@ -191,11 +216,11 @@ def measure_splits(run: Training) -> dict[str, Any]:
     """Every split's measurement, and the certified gap on the training set."""
     record: dict[str, Any] = {"certificate": None}
     run.world.broadcast(dict(run.model.named_buffers()))  # batch norm's, where each process has its own
-    for name, batches in run.feed.measured.items():
+    for name, batches in run.loaders.measured.items():
         features, labels = run.extract(batches)
         if not bool(features.isfinite().all()):
             raise Diverged(
-                f"the features of the {name} split are no longer finite after step {run.feed.train.steps} of epoch "
+                f"the features of the {name} split are no longer finite after step {run.loaders.train.steps} of epoch "
                 f"{run.epoch}, with learning rate {rate_at(run.recipe, run.epoch):g}; {_say_what_is_kept(run)}"
             )
         if run.world.first:
@@ -206,14 +231,14 @@ def measure_splits(run: Training) -> dict[str, Any]:
 
 
 def _certificate(run: Training, features: Tensor, labels: Tensor) -> dict[str, float] | None:
-    found = certify_posed(features, labels, run.model.head, run.problem)
+    found = certify_if_known(features, labels, run.model.head, run.problem)
     fields = ("gap", "relative_gap", "lower_bound", "objective")
     return None if found is None else {name: getattr(found, name) for name in fields}
 
 
 def _keep_best(run: Training, record: dict[str, Any]) -> None:
     """Keep the weights of the best epoch so far: on the validation split where the recipe has one to select by."""
-    name = "validation" if run.recipe.select == "best-validation" else "test"
+    name = selection_split(run.recipe)
     if record[name]["accuracy"] > run.best["accuracy"]:
         run.best = {"epoch": record["epoch"], "accuracy": record[name]["accuracy"]}
         run.best_tensors = {key: tensor.clone() for key, tensor in run.model.state_dict().items()}
@@ -226,9 +251,9 @@ def _write_checkpoint(run: Training) -> None:
         "epoch": run.epoch,
         "best": run.best,
         "seconds": run.elapsed,
-        "optim": checkpoint.values_of(run.model, run.optimiser),
+        "optim": values_of(run.model, run.optimiser),
     }
-    tensors = checkpoint.tensors_of(run.model, run.optimiser)
+    tensors = tensors_of(run.model, run.optimiser)
     tensors |= {f"best.{name}": tensor for name, tensor in run.best_tensors.items()}
     checkpoint.write(run.folder.checkpoints, checkpoint.Checkpoint(run.epoch, tensors, values))
     run.written = time.perf_counter()
@@ -240,8 +265,8 @@ def _finish(run: Training) -> dict[str, Any]:
     recipe, folder = run.recipe, run.folder
     selected = run.epoch if recipe.select == "last" else run.best["epoch"]
     if run.world.first:
-        checkpoint.write_atomic(folder.path / "final.safetensors", checkpoint.pack(run.model.state_dict()))
-        checkpoint.write_atomic(folder.path / "best.safetensors", checkpoint.pack(run.best_tensors))
+        write_atomic(folder.path / "final.safetensors", checkpoint.pack(run.model.state_dict()))
+        write_atomic(folder.path / "best.safetensors", checkpoint.pack(run.best_tensors))
     if selected != run.epoch:
         with torch.no_grad():
             for name, tensor in run.model.state_dict().items():
@@ -250,10 +275,10 @@ def _finish(run: Training) -> dict[str, Any]:
         run.world.broadcast(dict(run.model.state_dict()))
     summary: dict[str, Any] = {"status": "finished", "run_id": recipe.run_id, "epoch": run.epoch}
     summary |= {"epochs": recipe.optim.epochs, "selected_epoch": selected, "certificate": None, "reason": None}
-    optimum = predict_posed(run.problem)
+    optimum = predict_if_known(run.problem)
     summary |= {"prediction": None if optimum is None else optimum.to_dict(), "traceback": None}
     arrays: dict[str, Tensor] = {}
-    for name, batches in run.feed.measured.items():
+    for name, batches in run.loaders.measured.items():
         features, labels = run.extract(batches)
         if not run.world.first:
             continue
@@ -263,13 +288,15 @@ def _finish(run: Training) -> dict[str, Any]:
             summary["certificate"] = _certificate(run, features, labels)
         if name == "test":
             summary["test_correct"] = measure_correct(features, labels, run.model.head)
+        if name != "train":
+            summary[f"{name}_by_class"] = measure_classes(features, labels, run.model.head, run.loaders)
         if name != "validation":
             arrays |= figures
-    steps_per_s = run.epoch * run.feed.train.steps / run.elapsed
+    steps_per_s = run.epoch * run.loaders.train.steps / run.elapsed
     summary["time"] = {"wall_s": run.elapsed, "steps_per_s": steps_per_s, "prepare_s": run.ready - run.started}
     if run.world.first:
-        checkpoint.write_atomic(folder.path / "snapshot.safetensors", checkpoint.pack(arrays))
+        write_atomic(folder.path / "snapshot.safetensors", checkpoint.pack(arrays))
         folder.write_json("summary.json", summary)
         for path in checkpoint.find(folder.checkpoints):
-            path.unlink()
+            path.unlink(missing_ok=True)
     return run.world.share(lambda: folder.read_summary() or summary)

@@ -24,7 +24,7 @@ def make(spec: OptimSpec, model: nn.Module) -> torch.optim.Optimizer:
         kind = torch.optim.Adam if spec.name == "adam" else torch.optim.AdamW
         optimiser = kind(parameters, lr=rate, weight_decay=spec.weight_decay, fused=True, capturable=graph)
         # capturing is preceded by a few eager steps, of which torch would warn
-        optimiser._warned_capturable_if_run_uncaptured = True  # type: ignore[attr-defined]
+        optimiser._warned_capturable_if_run_uncaptured = True
     lay_out(optimiser, spec)
     return optimiser
 

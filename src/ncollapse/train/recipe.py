@@ -2,45 +2,54 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ncollapse.data.augment import Augment
+from ncollapse.data.normalisation import choose_normalisation
+from ncollapse.runs.identity import run_id
 
 if TYPE_CHECKING:
     from ncollapse.losses import Loss
     from ncollapse.theory import Problem
 
 
-def check(ok: bool, key: str, value: object, right: str) -> None:
-    """Refuse a value: name the key, the value and what would be right."""
+def check(ok: bool, key: str, value: object, expected: str) -> None:
+    """Raise ValueError unless `ok`; the message names the key, what was expected and what came."""
     if not ok:
-        raise ValueError(f"recipe: {key} = {value!r} is not possible; it must be {right}")
+        raise ValueError(f"recipe: {key}: expected {expected}, got {value!r}")
 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Which samples: a data set, at most one subset of it, a validation share, random labels.
-
-    name: what `ncollapse data list` prints, or folder:PATH, npz:PATH.
-    samples_per_class, per_class_counts, step_imbalance (most / least), long_tail (first / last class): the subset.
-    validation: share of the training set held out.  seed: of the subset, the split and the random labels.
-    """
+    """Which samples to train on: a data set, at most one subset of it, a validation share, random labels."""
 
     name: str = "digits"
+    """A name that `ncollapse data list` prints, folder:PATH or npz:PATH."""
     samples_per_class: int | None = None
+    """Subset: this many training samples of each class."""
     per_class_counts: tuple[int, ...] | None = None
+    """Subset: these numbers of training samples, class by class."""
     step_imbalance: float | None = None
+    """Subset: the second half of the classes has this many times fewer samples than the first."""
     long_tail: float | None = None
+    """Subset: exponentially fewer samples from the first class to the last, first / last being this ratio."""
     random_labels: bool = False
+    """Replace the training labels by random ones."""
     validation: float = 0.0
+    """The share of the training set that is held out for validation."""
     image_size: int | None = None
+    """Scale images to this side length in pixels; required for image folders."""
     channels: int | None = None
+    """Repeat the one channel of grey images this many times."""
+    normalise: str = "auto"
+    """How pixels are normalised: auto (recipe where the data set has one, else none), none, recipe, imagenet, or
+    MEAN,.../STD,... by channel."""
     seed: int = 0
+    """The seed of the subset, the validation split and the random labels."""
 
     def __post_init__(self) -> None:
         from ncollapse.data.catalogue import KNOWN, is_known
@@ -48,7 +57,7 @@ class DataSpec:
         check(is_known(self.name), "data.name", self.name, f"one of {KNOWN}")
         subsets = ("samples_per_class", "per_class_counts", "step_imbalance", "long_tail")
         named = [key for key in subsets if getattr(self, key) is not None]
-        check(len(named) <= 1, "data." + " and data.".join(named), "both given", "one subset at most")
+        check(len(named) <= 1, "data." + " and data.".join(named), "both", "one subset at most")
         check(0 <= self.validation < 1, "data.validation", self.validation, "a share in [0, 1)")
         for key in ("image_size", "channels"):
             check(getattr(self, key) is None or getattr(self, key) > 0, *_at(self, f"data.{key}"), "> 0")
@@ -56,25 +65,36 @@ class DataSpec:
         check(all(n >= 0 for n in self.per_class_counts or ()), *_at(self, "data.per_class_counts"), ">= 0 everywhere")
         check(self.step_imbalance is None or self.step_imbalance >= 1, *_at(self, "data.step_imbalance"), ">= 1")
         check(self.long_tail is None or self.long_tail >= 1, *_at(self, "data.long_tail"), ">= 1")
+        words = "auto, none, recipe, imagenet or MEAN,.../STD,... for training"
+        check(self.normalise != "model", "data.normalise", self.normalise, words)
+        if self.normalise != "auto":
+            try:
+                choose_normalisation(self.normalise, self.name)
+            except ValueError as error:
+                raise ValueError(f"recipe: data.{error}") from None
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which network, and the head that ends it: z = W h - b.
-
-    bias_init: the mean the thresholds start at, those of a linear head uniform in +-1/sqrt(d) around it; or "theory":
-    the predicted one.
-    weights: a file of weights to start from.
-    """
+    """Which network to train, and the classifier at its end: z = W h - b."""
 
     name: str = "resnet18"
+    """One of our networks, timm:NAME, torchvision:NAME, or package.module:FACTORY for your own."""
     feature_dim: int | None = None
+    """The width of the last stage; features stay outputs of a ReLU."""
     feature_dim_linear: int | None = None
+    """The width of an additional linear layer before the classifier; features may then have any sign."""
     head: Literal["linear", "etf"] = "linear"
+    """The classifier: a trainable linear layer, or a fixed simplex ETF."""
     bias: bool = True
+    """Whether the classifier has a bias."""
     bias_init: float | Literal["theory"] = 0.0
+    """The mean of the initial thresholds b (those of a linear head are uniform in +-1/sqrt(d) around it), or theory
+    for the predicted optimum."""
     stem: Literal["small", "imagenet"] = "small"
+    """The first layers of a ResNet or DenseNet: for images of about 32 pixels, or as for ImageNet."""
     weights: str | None = None
+    """A file of pretrained weights to start from."""
 
     def __post_init__(self) -> None:
         from ncollapse.models.create import KNOWN, is_known
@@ -91,15 +111,24 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class LossSpec:
-    """Which loss; what is None takes the loss's own default."""
+    """Which loss to minimise; a parameter that is None takes the loss's own default."""
 
     name: str = "ce"
+    """ce, bce, focal, ls or mse."""
     gamma: float | None = None
+    """Focal loss: the exponent."""
     alpha: float | None = None
+    """Label smoothing: the share spread over all classes. MSE of mse-landscape: the weight of the own class."""
     kappa: float | None = None
+    """MSE of all-losses: the weight of the own class."""
     beta: float | None = None
+    """MSE of all-losses: the target of the own class."""
     M: float | None = None
+    """MSE of mse-landscape: the target of the own class."""
     label_smoothing: float | None = None
+    """Cross-entropy and BCE: smooth the targets by this much."""
+    class_reduction: Literal["sum", "mean"] | None = None
+    """MSE: sum over the classes, as in the theorems (default), or mean, as in the code of two of the papers."""
 
     def __post_init__(self) -> None:
         self.make()
@@ -113,25 +142,29 @@ class LossSpec:
         try:
             return make_loss(self.name, **params)
         except (ValueError, TypeError) as error:
-            raise ValueError(f"recipe: loss = {_shorten(self)} is not possible: {error}") from None
+            raise ValueError(f"recipe: loss ({_shorten(self)}): {error}") from None
 
 
 @dataclass(frozen=True)
 class OptimSpec:
-    """Which optimiser, for how long, on which batches.
-
-    weight_decay acts on every parameter alike (in the gradient for sgd, adam and lbfgs, decoupled for adamw).
-    scale_lr: multiply the rate by batch_size / 128.  clip_norm: the largest norm of the whole gradient.
-    """
+    """Which optimiser, for how long, and with which batches."""
 
     name: Literal["sgd", "adam", "adamw", "lbfgs"] = "sgd"
+    """The optimiser."""
     lr: float = 0.01
+    """The learning rate before any schedule."""
     momentum: float = 0.9
+    """The momentum of SGD."""
     epochs: int = 100
+    """How many times to go through the training set."""
     batch_size: int = 128
+    """Samples a step."""
     weight_decay: float = 0.0
+    """Decay of every parameter: added to the gradient for sgd, adam and lbfgs, decoupled for adamw."""
     clip_norm: float | None = None
+    """Clip the norm of the whole gradient to this value."""
     scale_lr: bool = False
+    """Multiply the learning rate by batch_size / 128."""
 
     def __post_init__(self) -> None:
         check(self.name in ("sgd", "adam", "adamw", "lbfgs"), "optim.name", self.name, "sgd, adam, adamw or lbfgs")
@@ -150,19 +183,21 @@ class OptimSpec:
 
 @dataclass(frozen=True)
 class ScheduleSpec:
-    """How the rate changes from epoch to epoch.
-
-    step: times `factor` at each of `milestones` (epochs; below 1: shares of all epochs), or every `period` epochs.
-    cosine: half a cosine down to `min_lr`.  restarts: the same, again every `period` epochs.
-    lag: how many epochs late all that comes, the first rate lasting so much longer.
-    """
+    """How the learning rate changes from epoch to epoch."""
 
     name: Literal["constant", "step", "cosine", "restarts"] = "constant"
+    """constant; step: multiply by `factor` at each milestone, or every `period` epochs; cosine: half a cosine down to
+    `min_lr`; restarts: the same again every `period` epochs."""
     milestones: tuple[float, ...] = ()
+    """step: the epochs at which the rate changes; numbers below 1 are shares of all epochs."""
     factor: float = 0.1
+    """step: what the rate is multiplied by."""
     min_lr: float = 0.0
+    """cosine and restarts: the rate at the end."""
     period: int | None = None
+    """step and restarts: the number of epochs between changes."""
     lag: int = 0
+    """Delay the schedule by this many epochs; the initial rate lasts that much longer."""
 
     def __post_init__(self) -> None:
         names = ("constant", "step", "cosine", "restarts")
@@ -182,8 +217,11 @@ class DecaySpec:
     """Decays added to the loss: weight/2 |W|^2 + feature/2 |H_batch|^2 (a sum over the batch) + bias/2 |b|^2."""
 
     weight: float = 0.0
+    """The decay lambda_W of the classifier's weight W."""
     feature: float = 0.0
+    """The decay lambda_H of the features, summed over the batch."""
     bias: float = 0.0
+    """The decay lambda_b of the classifier's bias b."""
 
     def __post_init__(self) -> None:
         for key, value in asdict(self).items():
@@ -192,9 +230,7 @@ class DecaySpec:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A training run, whole: two equal recipes train the same network.
-
-    precision: of the network; its head and the loss are always in float32.  select: which epoch the summary describes.
+    """Everything that defines a training run: two equal recipes train the same network.
 
     >>> from ncollapse.train import recipes
     >>> recipe = recipes.get("digits")
@@ -203,6 +239,7 @@ class Recipe:
     """
 
     name: str = "custom"
+    """A label; it does not enter the run id."""
     data: DataSpec = field(default_factory=DataSpec)
     model: ModelSpec = field(default_factory=ModelSpec)
     loss: LossSpec = field(default_factory=LossSpec)
@@ -211,9 +248,13 @@ class Recipe:
     decays: DecaySpec = field(default_factory=DecaySpec)
     augment: Augment = field(default_factory=Augment)
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """The precision of the network; the classifier and the loss are always computed in float32."""
     select: Literal["last", "best-test", "best-validation"] = "last"
+    """Which epoch the summary describes."""
     measure_every: int = 1
+    """Measure every so many epochs; the last epoch is always measured."""
     seed: int = 0
+    """The seed of the initial weights, the order of the samples and the augmentation."""
 
     def __post_init__(self) -> None:
         check(self.precision in ("fp32", "tf32", "bf16"), "precision", self.precision, "fp32, tf32 or bf16")
@@ -227,14 +268,8 @@ class Recipe:
 
     @property
     def run_id(self) -> str:
-        """Twelve hexadecimal digits of the configuration, its name apart: equal runs share a folder.
-
-        What recipes came to say later counts where it is said, so that runs from before keep their folders.
-        """
-        content = {key: value for key, value in self.to_dict().items() if key != "name"}
-        if not self.schedule.lag:
-            del content["schedule"]["lag"]
-        return hashlib.sha256(json.dumps(_plain(content), sort_keys=True).encode()).hexdigest()[:12]
+        """Twelve hexadecimal digits of the configuration, apart from its name: equal runs share a folder."""
+        return run_id(self.to_dict())
 
     def problem(
         self,
@@ -257,27 +292,44 @@ class Recipe:
         return pose(self, num_classes, class_counts, features, samples, dim)
 
     def override(self, **changes: Any) -> Recipe:
-        """A copy with dotted keys changed, double underscores for dots.
+        """A copy with some fields changed, double underscores for dots; every changed value is checked.
 
         >>> Recipe().override(optim__lr=0.1, seed=3).optim.lr
         0.1
         """
-        content = self.to_dict()
+        from ncollapse.train.files import update
+
+        nested: dict[str, Any] = {}
         for key, value in changes.items():
             if "." in key:
-                raise ValueError(f"unknown key {key!r}; did you mean {key.replace('.', '__')}?")
-            *path, last = key.split("__")
-            place = content
-            for part in path:
-                if not isinstance(place.get(part), dict):
-                    raise ValueError(f"unknown key {key.replace('__', '.')}; {part!r} is not a part of a recipe")
-                place = place[part]
-            place[last] = value
-        return Recipe.from_dict(content)
+                raise ValueError(f"{key}: expected double underscores for dots, as in {key.replace('.', '__')}")
+            part, _, name = key.partition("__")
+            if name:
+                nested.setdefault(part, {})[name] = value
+            else:
+                nested[part] = value
+        return update(self, nested)
+
+    def with_epochs(self, epochs: int) -> Recipe:
+        """A copy for another number of epochs, whose schedule is stretched or shortened in proportion.
+
+        >>> recipe = Recipe(schedule=ScheduleSpec("step", period=30))
+        >>> recipe.optim.epochs, recipe.with_epochs(50).schedule.period
+        (100, 15)
+        """
+        if epochs < 1:
+            raise ValueError(f"epochs: expected at least 1, got {epochs}")
+        share = epochs / self.optim.epochs
+        milestones = tuple(m if m < 1 else max(1, round(m * share)) for m in self.schedule.milestones)
+        period = None if self.schedule.period is None else max(1, round(self.schedule.period * share))
+        return self.override(optim__epochs=epochs, schedule__milestones=milestones, schedule__period=period)
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values."""
-        return dict(json.loads(json.dumps(asdict(self))))
+        """Nested plain values. Fields added later appear only when set, so that earlier records still compare equal."""
+        content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        if self.loss.class_reduction is None:
+            del content["loss"]["class_reduction"]
+        return content
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1)
@@ -304,19 +356,6 @@ class Recipe:
         from ncollapse.train.files import read
 
         return cls.from_dict(read(Path(path)))
-
-    def replace(self, **fields: Any) -> Recipe:
-        """A copy with whole fields changed."""
-        return replace(self, **fields)
-
-
-def _plain(value: Any) -> Any:
-    """Whole numbers as integers: 30 and 30.0 are one configuration."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _shorten(spec: LossSpec) -> str:

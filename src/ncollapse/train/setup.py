@@ -1,4 +1,4 @@
-"""What a run holds while it trains, made ready: data, network, optimiser, step, and the last checkpoint's state."""
+"""Prepare a run: data, network, optimiser, step, and the state of its last checkpoint."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from ncollapse.models import Network
+from ncollapse.runs.folder import RunFolder
 from ncollapse.theory import Problem
-from ncollapse.train import checkpoint, optimiser
+from ncollapse.train import optimiser
+from ncollapse.train.build import Loaders, Samples, build_model, load_splits, make_loaders
 from ncollapse.train.casting import CastFeatures
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor
-from ncollapse.train.feed import Feed, build_model, load_splits, make_feed
 from ncollapse.train.objective import Objective
 from ncollapse.train.recipe import Recipe
-from ncollapse.train.record import RunFolder
+from ncollapse.train.recover import find_checkpoint
+from ncollapse.train.state import restore, tensors_of
 from ncollapse.train.step import EagerStep, GraphStep, SearchStep, Tally
 
 COMPILE_FROM_STEPS = {"vit-small": 15_000}
@@ -36,7 +38,7 @@ class Training:
     recipe: Recipe
     folder: RunFolder
     world: World
-    feed: Feed
+    loaders: Loaders
     model: Network
     problem: Problem | None
     optimiser: torch.optim.Optimizer
@@ -65,8 +67,12 @@ def prepare(
     data_root: str | Path | None,
     compile: bool | None,
     graph: bool | None,
+    splits: dict[str, Samples] | None = None,
 ) -> Training:
-    """Data, network, optimiser, step; then the state of the last checkpoint, if there is one."""
+    """Data, network, optimiser, step; then the state of the last checkpoint, if there is one.
+
+    `splits` are the samples where they have been read before.
+    """
     started = time.perf_counter()
     cuda, searches = world.device.type == "cuda", recipe.optim.name == "lbfgs"
     if graph and (not cuda or searches or world.size > 1):
@@ -75,12 +81,12 @@ def prepare(
         raise ValueError("optim.name = 'lbfgs' runs in one process: its line search needs the whole batch")
     graph = cuda and not searches and world.size == 1 if graph is None else graph
 
-    feed = make_feed(recipe, load_splits(recipe, data_root), world)
-    model, problem = build_model(recipe, feed, world)
+    loaders = make_loaders(recipe, load_splits(recipe, data_root) if splits is None else splits, world)
+    model, problem = build_model(recipe, loaders, world)
     if compile is None:
         alone = threading.current_thread() is threading.main_thread()
         repaid = COMPILE_FROM_STEPS.get(recipe.model.name, math.inf)
-        compile = graph and alone and recipe.optim.epochs * feed.train.steps >= repaid
+        compile = graph and alone and recipe.optim.epochs * loaders.train.steps >= repaid
     objective = Objective(
         model,
         recipe.loss.make().to(world.device),
@@ -99,26 +105,31 @@ def prepare(
     pool = torch.cuda.graph_pool_handle() if graph else None
     extract = Extractor(model, recipe.precision, world, pool=pool, compile=compile)
 
-    start = {name: tensor.clone() for name, tensor in checkpoint.tensors_of(model, solver).items()}
+    start = {name: tensor.clone() for name, tensor in tensors_of(model, solver).items()}
     model.train()
     if graph:
-        sizes = {len(y): (x, y) for x, y in (feed.train.prepare(1, i) for i in {0, feed.train.steps - 1})}
+        sizes = {len(y): (x, y) for x, y in (loaders.train.prepare(1, i) for i in {0, loaders.train.steps - 1})}
         step: EagerStep = GraphStep(minimised, solver, recipe.optim, tally, list(sizes.values()), pool)
     else:
         step = (SearchStep if searches else EagerStep)(minimised, solver, recipe.optim, tally)
-    training = Training(recipe, folder, world, feed, model, problem, solver, step, tally, extract, started=started)
+    training = Training(recipe, folder, world, loaders, model, problem, solver, step, tally, extract, started=started)
 
-    saved = checkpoint.read_latest(folder.checkpoints) if world.first else None
-    values = world.share(lambda: {} if saved is None else saved.values)
+    saved = find_checkpoint(folder, model, recipe.optim.epochs) if world.first else None
+    values, forms = world.share(lambda: ({}, {}) if saved is None else (saved.values, _describe(saved.tensors)))
     if saved is not None:
         start = saved.tensors
         best = {name: tensor for name, tensor in start.items() if name.startswith("best.")}
         training.best_tensors = {name.removeprefix("best."): tensor for name, tensor in best.items()}
-    if graph or saved is not None:
-        checkpoint.restore(model, solver, start, values.get("optim", {}))
-    world.broadcast(checkpoint.tensors_of(model, solver))
+    elif forms:  # another process has read the checkpoint: make room for what it broadcasts
+        start = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in forms.items()}
+    if graph or forms:
+        restore(model, solver, start, values.get("optim", {}))
+    world.broadcast(tensors_of(model, solver))
     if values:
         training.epoch, training.best, training.seconds = values["epoch"], values["best"], values["seconds"]
-    if world.first:
-        folder.cut(training.epoch)
     return training
+
+
+def _describe(tensors: dict[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Shapes and types of the tensors of a checkpoint that every process holds."""
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items() if not name.startswith("best.")}

@@ -90,7 +90,7 @@ class SearchStep(EagerStep):
 class GraphStep(EagerStep):
     """The whole step as one CUDA graph for each size of batch; a call is two copies and a replay.
 
-    Capturing trains a few steps on what the buffers hold: put the state back (`checkpoint.restore`) afterwards.
+    Capturing trains a few steps on what the buffers hold: put the state back (`state.restore`) afterwards.
     """
 
     def __init__(

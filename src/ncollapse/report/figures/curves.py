@@ -1,4 +1,4 @@
-"""Curves over epochs: the collapse metrics, accuracies, the certified gap; and the paired differences."""
+"""Curves over epochs: the collapse metrics, accuracies, scores and the certified gap."""
 
 from __future__ import annotations
 
@@ -7,31 +7,85 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ncollapse.experiments.comparison import QUANTITIES, Finding
-from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.variants import LOSSES, Variant
-from ncollapse.report.numbers import compact
+from ncollapse.compare import LOSSES, Variant, estimate, is_number, measured, predicted
+from ncollapse.grammar import join
+from ncollapse.report.encoding import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike, name_once
-from ncollapse.report.style import CLASSES, DASHES, INK, fade, look
+from ncollapse.report.style import CLASS_COLOURS, DASHES, fade, loss_style
+from ncollapse.runs.record import RunRecord
 
 MANY = 8
 NAMED = 24
 """Up to so many variants each line keeps its own label under the pointer; beyond, lines of a loss are joined."""
 POINTS = 240
+SIGNS = {
+    "positive_score": ("positive score", "var:positive"),
+    "bias": ("bias", "var:ink"),
+    "negative_score": ("negative score", "var:negative"),
+}
+"""Scores by their sign have colours of their own; the colours of losses mean losses."""
 
 
 def draw_collapse(variants: Sequence[Variant]) -> Figure | None:
     """NC1, NC2 and NC3 over epochs, train above test."""
-    wanted = [(split, nc) for split in ("train", "test") for nc in ("nc1", "nc2", "nc3")]
+    wanted = [("train", "nc1"), ("train", "nc2"), ("train", "nc3"), ("test", "nc1"), ("test", "nc3")]
     panels = [curve_panel(variants, f"{split}.{nc}", f"{split} {nc.upper()}", log=True) for split, nc in wanted]
     return collect_panels(
         panels,
         "collapse",
         "NC1, NC2 and NC3 over epochs",
-        "Lower is more collapsed; a straight descent on this log axis is exponential. Lines are means over seeds "
-        "(geometric), bands run from the smallest seed to the largest. NC2 looks at W alone: train and test agree.",
+        "Lower is more collapsed; a straight descent on this log axis is exponential. Lines are geometric means over "
+        "seeds, bands run from the smallest seed to the largest. NC2 looks at W alone, so it is the same on the test "
+        "set.",
         "bce-vs-ce Figs. 2, 4–6; all-losses Figs. 1, 5, 8",
+        describe_race(variants),
     )
+
+
+def describe_race(variants: Sequence[Variant]) -> str:
+    """Which variant comes below a value first, for that of NC1 to NC3 in which they differ most.
+
+    The value is the smallest of 1, 2 and 5 times a power of ten that all variants reach.
+    """
+    best: tuple[float, str] = (0.0, "")
+    if len({v.context for v in variants}) != 1:
+        return ""
+    for nc in ("nc1", "nc2", "nc3"):
+        means = {v.label: mean_curve(v, f"train.{nc}") for v in variants}
+        known = {label: found for label, found in means.items() if found and min(found.values()) > 0}
+        if len(known) < 2 or len(known) > MANY:
+            continue
+        last = max(min(values.values()) for values in known.values())
+        limit = next(v for v in round_numbers(last) if v >= last)
+        epochs = {label: min(e for e, v in values.items() if v <= limit) for label, values in known.items()}
+        ordered = sorted(epochs.items(), key=lambda item: item[1])
+        ratio = (ordered[-1][1] + 1) / (ordered[0][1] + 1)
+        (first, epoch), *rest = ordered
+        others = join([f"{label} by {at}" for label, at in rest])
+        text = f"{first} reaches {nc.upper()} below {limit:g} by epoch {epoch}, {others}."
+        best = max(best, (ratio, text))
+    return best[1]
+
+
+def mean_curve(variant: Variant, key: str) -> dict[int, float]:
+    """The geometric mean over seeds of a field, by epoch; nothing where it was not measured."""
+    found = gather([r for r in variant.counted if r.history], key)
+    if found is None:
+        return {}
+    epochs, values = found
+    with np.errstate(all="ignore"):
+        line = np.exp(_mean(np.log(np.where(values > 0, values, np.nan)), axis=0))
+    return {e: float(v) for e, v in zip(epochs, line) if e > 0 and math.isfinite(v)}
+
+
+def round_numbers(above: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten around a number, ascending.
+
+    >>> round_numbers(0.03)
+    [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5]
+    """
+    decade = math.floor(math.log10(above))
+    return [float(f"{digit}e{power}") for power in range(decade - 1, decade + 2) for digit in (1, 2, 5)]
 
 
 def draw_accuracy(variants: Sequence[Variant]) -> Figure | None:
@@ -39,6 +93,8 @@ def draw_accuracy(variants: Sequence[Variant]) -> Figure | None:
     splits = ("train", "validation", "test")
     panels = [curve_panel(variants, f"{s}.accuracy", f"{s} accuracy") for s in splits]
     panels += [curve_panel(variants, f"{s}.uniform_accuracy", f"{s} uniform accuracy") for s in splits]
+    ends = [(v.label, estimate([measured(r, "test.accuracy") for r in v.counted]).mean) for v in variants]
+    said = [f"{100 * value:.1f} % ({label})" for label, value in ends if math.isfinite(value)]
     return collect_panels(
         panels,
         "accuracy",
@@ -46,6 +102,7 @@ def draw_accuracy(variants: Sequence[Variant]) -> Figure | None:
         "Uniform accuracy counts a sample only if one threshold, the same for all samples, separates its positive "
         "score from all its negative ones.",
         "all-losses Figs. 2, 6; bce-vs-ce Eqs. 43–45",
+        f"Test accuracy ends at {join(said)}." if said and len({v.context for v in variants}) == 1 else "",
     )
 
 
@@ -66,46 +123,42 @@ def draw_gap(variants: Sequence[Variant]) -> Figure | None:
     )
 
 
-def draw_differences(findings: Sequence[Finding]) -> Figure | None:
-    """Paired differences in rates to the reference loss, with intervals, where there are at least two seeds."""
-    rows = [q for q in QUANTITIES if q.percent]
-    shown = [f for f in findings if f.reference and any(f.differences[q.key].n > 1 for q in rows)]
-    if not shown or len(shown) > MANY:
-        return None
-    traces = []
-    for place, finding in enumerate(shown):
-        style = look(finding.variant.loss)
-        found = [(q, finding.differences[q.key]) for q in rows if finding.differences[q.key].n > 1]
-        shift = 0.5 * ((place + 0.5) / len(shown) - 0.5)
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": escape(f"{finding.variant.label} − {finding.reference.label if finding.reference else ''}"),
-                "x": compact(100 * d.mean for _, d in found),
-                "y": [round(rows.index(q) + shift, 3) for q, _ in found],
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": compact(100 * (d.high - d.mean) for _, d in found),
-                    "arrayminus": compact(100 * (d.mean - d.low) for _, d in found),
-                    "thickness": 1.5,
-                    "width": 4,
-                },
-                "marker": {"color": style.colour, "symbol": style.marker, "size": 9},
-                "hovertemplate": "%{x:.3g} points<extra>%{fullData.name}</extra>",
-            }
-        )
-    ticks = {"tickvals": list(range(len(rows))), "ticktext": [q.title for q in rows], "autorange": "reversed"}
-    zero = {"zeroline": True, "zerolinecolor": INK, "zerolinewidth": 1, "title": {"text": "percentage points"}}
-    panel = Panel("95 % intervals", traces, {**zero, "showgrid": True}, {**ticks, "automargin": True})
-    return Figure(
-        "differences",
-        "Paired differences between losses",
-        "Each seed is compared with itself under the reference loss. An interval that crosses zero shows no difference "
-        "these seeds can tell; intervals are one quantity at a time, not corrected for their number.",
-        build([panel], columns=1, row_height=46 * len(rows), showlegend=True),
-        "bce-vs-ce Tables 1, 2",
+def draw_scores(variants: Sequence[Variant]) -> Figure | None:
+    """Mean positive scores, biases and negative scores over epochs on one axis, with the predicted values."""
+    panels: list[Panel] = []
+    for variant in variants[:MANY]:
+        traces: list[Spec] = []
+        prediction = next((p for r in variant.counted if (p := predicted(r))), {})
+        for name, (title, colour) in SIGNS.items():
+            found = gather([r for r in variant.counted if r.history], f"train.{name}.mean")
+            if found is None:
+                continue
+            epochs, values = found
+            common = {"type": "scatter", "legendgroup": title, "name": title, "showlegend": False}
+            low, high = _extent(values)
+            if values.shape[0] > 1:
+                traces.append(_band(epochs, low, high, colour, title))
+            line = {"color": colour, "width": 2}
+            hover = {"hovertemplate": "%{y:.4g}"}
+            traces.append(
+                {**common, "mode": "lines", "x": epochs, "y": compact(_mean(values, 0)), "line": line, **hover}
+            )
+            target = prediction.get(name)
+            if is_number(target):
+                dotted = {"color": colour, "width": 1.5, "dash": "dot"}
+                ends = {"x": [epochs[0], epochs[-1]], "y": compact([target, target])}
+                shown = {"name": f"{title}, predicted", "legendgroup": f"{title}, predicted"}
+                traces.append({**common, **shown, "mode": "lines", **ends, "line": dotted, "hoverinfo": "skip"})
+        if traces:
+            x = {"title": {"text": "epoch", "standoff": 4}, "rangemode": "tozero"}
+            panels.append(Panel(escape(variant.label), traces, x, {"zeroline": True}))
+    return collect_panels(
+        panels,
+        "scores-epochs",
+        "Scores and bias over epochs",
+        "Mean positive score, bias and mean negative score of the training set on one axis. Dotted lines are predicted "
+        "from the decays, the batch size and the number of classes; nothing is fitted.",
+        "bce-vs-ce Fig. 3",
     )
 
 
@@ -115,7 +168,7 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
     Colours tell losses apart, dashes the settings; where all have one loss, colours tell the settings apart too.
     """
     many = len(variants) > MANY
-    alone = not many and len(variants) > 1 and len({v.loss for v in variants}) == 1
+    alone = 1 < len(variants) <= len(CLASS_COLOURS) and len({v.loss for v in variants}) == 1
     contexts = list(dict.fromkeys(v.context for v in variants))
     traces: list[Spec] = []
     for variant in variants:
@@ -125,8 +178,8 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
         epochs, values = found
         if log:
             values = np.where(values > 0, values, np.nan)
-        style = look(variant.loss)
-        colour = CLASSES[variants.index(variant)] if alone else style.colour
+        style = loss_style(variant.loss)
+        colour = CLASS_COLOURS[variants.index(variant)] if alone else style.colour
         dash = DASHES[contexts.index(variant.context) % len(DASHES)] if not many else "solid"
         group = variant.loss if many else variant.label
         named = escape(variant.label) if len(variants) <= NAMED else "%{fullData.name}"
@@ -150,7 +203,7 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
                 "line": {"color": colour, "width": 1 if many else 2, "dash": dash},
                 "opacity": 0.55 if many else 1,
                 "marker": {"symbol": style.marker, "size": 7, "maxdisplayed": 7},
-                "hovertemplate": f"epoch %{{x}}: %{{y:{'.4g' if log else '.2%'}}}<extra>{named}</extra>",
+                "hovertemplate": f"%{{y:{'.4g' if log else '.2%'}}}<extra>{named}</extra>",
             }
         )
     if not traces:
@@ -181,15 +234,15 @@ def _label_decades(low: float, high: float) -> Spec:
     return {"tickmode": "array", "tickvals": values, "ticktext": [f"{value:g}" for value in values]}
 
 
-def gather(records: Sequence[RunRecord], key: str) -> tuple[list[int], np.ndarray] | None:
+def gather(records: Sequence[RunRecord], key: str, points: int = POINTS) -> tuple[list[int], np.ndarray] | None:
     """Epochs (thinned out to a few hundred) and values [runs, epochs] of a field, NaN where a run did not measure."""
     series = [dict(zip(*r.series(key))) for r in records]
     series = [s for s in series if any(math.isfinite(v) for v in s.values())]
     if not series:
         return None
     epochs = sorted({e for s in series for e in s})
-    if len(epochs) > POINTS:
-        picked = np.unique(np.linspace(0, len(epochs) - 1, POINTS).round().astype(int))
+    if len(epochs) > points:
+        picked = np.unique(np.linspace(0, len(epochs) - 1, points).round().astype(int))
         epochs = [epochs[i] for i in picked]
     values = np.array([[s.get(e, math.nan) for e in epochs] for s in series], dtype=np.float64)
     values[~np.isfinite(values)] = np.nan
@@ -225,11 +278,14 @@ def _extent(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
-def collect_panels(panels: Sequence[Panel | None], id: str, title: str, aid: str, source: str) -> Figure | None:
-    """A figure of those panels there are; None where there are none."""
+def collect_panels(
+    panels: Sequence[Panel | None], id: str, title: str, method: str, source: str, result: str = ""
+) -> Figure | None:
+    """A figure of the panels that there are; None where there are none."""
     kept = [p for p in panels if p is not None]
     if not kept:
         return None
     name_once(kept)
-    columns = 3 if len(kept) % 3 == 0 else 2
-    return Figure(id, title, aid, build(kept, columns=columns, row_height=220, min_width=205, showlegend=True), source)
+    columns = 2 if len(kept) in (1, 2, 4) else 3
+    spec = build(kept, columns=columns, row_height=220, min_width=205, showlegend=True, hovermode="x unified")
+    return Figure(id, title, method, spec, source, result=result)

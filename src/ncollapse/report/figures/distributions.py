@@ -9,44 +9,77 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.experiments.runs import RunRecord, dig
-from ncollapse.experiments.variants import LOSSES, Variant
+from ncollapse.compare import LOSSES, Variant, is_number
+from ncollapse.grammar import join
+from ncollapse.report.encoding import compact
 from ncollapse.report.figures.curves import MANY
-from ncollapse.report.numbers import compact
-from ncollapse.report.panels import GAP_Y, Figure, Panel, Spec, arrange, build, escape, merge_alike, name_once
-from ncollapse.report.style import DASHES, INK, PAPER, fade, look
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike, name_once
+from ncollapse.report.style import DASHES, INK, PAPER, fade, loss_style
+from ncollapse.runs.record import RunRecord, get_nested
 
 Snapshots = dict[Path, dict[str, np.ndarray]]
 SLANTED = 18
 """Up to so many letters labels below the violins are slanted; longer ones would leave the page on the left."""
-SCORES = {"positive_score": "positive scores", "negative_score": "negative scores", "bias": "biases"}
+SCORES = {
+    "positive_score": ("positive scores", "var:positive"),
+    "bias": ("biases", "var:faint"),
+    "negative_score": ("negative scores", "var:negative"),
+}
+"""Scores by their sign have colours of their own; the colours of losses mean losses."""
 
 
 def draw_scores(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | None:
-    """Violins of positive and negative scores (left half train, right half test) and of the biases, one per run."""
+    """Violins of positive scores, biases and negative scores on one axis, one run beside the other."""
     places, ticks = place_runs(variants, snapshots)
-    panels = [_score_panel(field, title, variants, snapshots, places, ticks) for field, title in SCORES.items()]
-    kept = [p for p in panels if p is not None]
-    if not kept:
+    traces: list[Spec] = []
+    for field in SCORES:
+        traces += _score_traces(field, variants, snapshots, places)
+    if not traces:
         return None
-    name_once(kept)
-    wide = len(places) > 24
+    axis: Spec = {
+        "tickvals": [p for p, _ in ticks],
+        "ticktext": [escape(t) for _, t in ticks],
+        "ticks": "",
+        "zeroline": False,
+        "range": [-0.9, max(places.values()) + 0.9],
+    }
     longest = max(len(text) for _, text in ticks)
-    spec = build(kept, columns=1 if wide else 3, row_height=240, min_width=205, showlegend=True)
-    if longest > 8:
+    panel = Panel("scores and biases", merge_alike(traces), axis, {"zeroline": True})
+    room = 46
+    if longest > 8 and len(ticks) > 4:
+        axis["tickangle"] = -60 if longest <= SLANTED else -90
         room = min(700, 30 + round(longest * (5.8 if longest <= SLANTED else 6.8)))
-        spec["layout"]["meta"] |= {"bottom": room} if wide else {"bottom": room, "gap_y": max(GAP_Y, room + 30)}
-        arrange(spec, spec["layout"]["width"])
-    if wide:
-        for index in range(1, len(kept)):
-            spec["layout"]["xaxis" if index == 1 else f"xaxis{index}"]["showticklabels"] = False
+    name_once([panel])
+    spec = build([panel], columns=1, row_height=360, min_width=205, bottom=room, showlegend=True)
     return Figure(
         "scores",
         "Scores and biases at the end of training",
-        "One violin per run: left half train, right half test, the mark its mean; the dash is the predicted value. "
-        "A classifier separates well when the biases lie between negative and positive scores.",
+        "One column per run: left half train, right half test, the mark its mean; the dash is the predicted value. "
+        "All three share one axis: a classifier separates well when the biases lie between negative and positive "
+        "scores.",
         spec,
         "bce-vs-ce Figs. 3, 7",
+        result=describe_separation([r for v in variants for r in v.counted]),
+    )
+
+
+def describe_separation(records: Sequence[RunRecord]) -> str:
+    """In how many runs the mean bias separates all training scores, and in how many it lies between their means."""
+    known = []
+    for record in records:
+        spreads = [get_nested(record.summary or {}, f"train.{name}") for name in SCORES]
+        if all(isinstance(spread, dict) for spread in spreads):
+            known.append(spreads)
+    if not known:
+        return ""
+    ends = [(p.get("min"), b.get("mean"), n.get("max")) for p, b, n in known]
+    full = sum(all(is_number(v) for v in end) and end[2] < end[1] < end[0] for end in ends)
+    means = [(p.get("mean"), b.get("mean"), n.get("mean")) for p, b, n in known]
+    between = sum(all(is_number(v) for v in mean) and mean[2] < mean[1] < mean[0] for mean in means)
+    runs = f"{len(known)} runs" if len(known) > 1 else "1 run"
+    return (
+        f"In {between} of {runs} the mean bias lies between the mean negative and the mean positive score; in {full} "
+        "it separates every training score."
     )
 
 
@@ -62,9 +95,8 @@ def draw_margins(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | 
                 found = histogram(snapshots.get(record.path), f"{split}.margin")
                 if found is None:
                     continue
-                edges, counts = found
-                share = np.concatenate([[0], np.cumsum(counts)]) / counts.sum()
-                style = look(variant.loss)
+                share, heights = sorted_values(*found)
+                style = loss_style(variant.loss)
                 dash = "solid" if many else DASHES[contexts.index(variant.context) % len(DASHES)]
                 traces.append(
                     {
@@ -74,7 +106,7 @@ def draw_margins(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | 
                         "legendgroup": escape(variant.loss if many else variant.label),
                         "showlegend": False,
                         "x": compact(share, 4),
-                        "y": compact(edges, 4),
+                        "y": compact(heights, 4),
                         "line": {"color": style.colour, "width": 1 if many else 1.6, "dash": dash},
                         "opacity": 0.5 if many else 0.85,
                         "hovertemplate": "%{x:.1%} of samples at most %{y:.3f}<extra>%{fullData.name}</extra>",
@@ -99,7 +131,41 @@ def draw_margins(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | 
         "another class; a flat curve means every sample is as safe as the next. One line per run.",
         build(panels, columns=2, row_height=250, showlegend=True),
         "mse-landscape Figs. 3–6",
+        result=describe_margins(variants, snapshots),
     )
+
+
+def sorted_values(edges: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Shares and values of a histogram's samples in ascending order, one point a filled bin: no stairs, no jumps.
+
+    Each filled bin stands at its middle, by the middle of the samples in it; the ends are the outer edges.
+    """
+    filled = np.flatnonzero(counts)
+    total = counts.sum()
+    upper = np.cumsum(counts)[filled] / total
+    share = upper - counts[filled] / total / 2
+    values = (edges[filled] + edges[filled + 1]) / 2
+    return np.concatenate([[0], share, [1]]), np.concatenate([[edges[filled[0]]], values, [edges[filled[-1] + 1]]])
+
+
+def share_below_zero(edges: np.ndarray, counts: np.ndarray) -> float:
+    """The share of a histogram's samples below zero, a bin across zero counted in proportion."""
+    widths = np.diff(edges)
+    part = np.clip((0 - edges[:-1]) / np.where(widths > 0, widths, 1), 0, 1)
+    return float((part * counts).sum() / counts.sum())
+
+
+def describe_margins(variants: Sequence[Variant], snapshots: Snapshots) -> str:
+    """The share of test samples that are nearer to another class, variant by variant."""
+    said = []
+    for variant in variants:
+        found = [histogram(snapshots.get(r.path), "test.margin") for r in variant.counted]
+        shares = [share_below_zero(*h) for h in found if h is not None]
+        if shares:
+            said.append(f"{100 * sum(shares) / len(shares):.1f} % ({variant.label})")
+    if not said or len(said) > MANY:
+        return ""
+    return f"Test samples with a negative margin, that is nearer to another class: {join(said)}."
 
 
 def place_runs(variants: Sequence[Variant], snapshots: Snapshots) -> tuple[dict[Path, float], list[tuple[float, str]]]:
@@ -162,43 +228,31 @@ def half_violin(
     return compact(x), compact(y)
 
 
-def _score_panel(
-    field: str,
-    title: str,
-    variants: Sequence[Variant],
-    snapshots: Snapshots,
-    places: dict[Path, float],
-    ticks: list[tuple[float, str]],
-) -> Panel | None:
+def _score_traces(
+    field: str, variants: Sequence[Variant], snapshots: Snapshots, places: dict[Path, float]
+) -> list[Spec]:
+    title, colour = SCORES[field]
     traces: list[Spec] = []
     predicted: list[tuple[float, float]] = []
     for variant in variants:
-        style = look(variant.loss)
         for record in variant.counted:
             if record.path not in places:
                 continue
             place = places[record.path]
             outlines = _outlines(snapshots[record.path], field, place)
-            common = {
-                "legendgroup": escape(variant.loss),
-                "showlegend": False,
-                "name": escape(LOSSES.get(variant.loss, variant.loss)),
-            }
+            common = {"legendgroup": title, "showlegend": False, "name": title}
             for side, (x, y) in outlines:
-                shade = fade(style.colour, 0.55 if side < 0 else 0.25)
-                line = {"color": style.colour, "width": 1}
-                shape = {"type": "scatter", "mode": "lines", "fill": "toself", "fillcolor": shade, "line": line}
-                traces.append({**common, **shape, "x": x, "y": y, "hoverinfo": "skip"})
+                shade = fade(colour, 0.6 if side < 0 else 0.3)
+                shape = {"type": "scatter", "mode": "lines", "fill": "toself", "fillcolor": shade}
+                line = {"color": colour, "width": 1}
+                traces.append({**common, **shape, "line": line, "x": x, "y": y, "hoverinfo": "skip"})
             if outlines:
-                traces.append({**common, **_mean_dot(record, field, place, style.colour, style.marker)})
-            value = dig(record.summary or {}, f"prediction.{field}")
-            if isinstance(value, (int, float)) and math.isfinite(value):
+                traces.append({**common, **_mean_dot(variant, record, field, place, colour)})
+            value = get_nested(record.summary or {}, f"prediction.{field}")
+            if is_number(value):
                 predicted.append((place, float(value)))
-    if not traces:
-        return None
-    traces = merge_alike(traces)
     if predicted:
-        mark = {"symbol": "line-ew-open", "size": 15 if len(places) < 25 else 9, "line": {"width": 2.5, "color": INK}}
+        mark = {"symbol": "line-ew-open", "size": 17 if len(places) < 25 else 9, "line": {"width": 2.5, "color": INK}}
         traces.append(
             {
                 "type": "scatter",
@@ -209,19 +263,10 @@ def _score_panel(
                 "x": compact(p for p, _ in predicted),
                 "y": compact(v for _, v in predicted),
                 "marker": {**mark, "color": INK},
-                "hovertemplate": "predicted %{y:.4g}<extra></extra>",
+                "hovertemplate": f"{title}: predicted %{{y:.4g}}<extra></extra>",
             }
         )
-    axis: Spec = {
-        "tickvals": [p for p, _ in ticks],
-        "ticktext": [escape(t) for _, t in ticks],
-        "ticks": "",
-        "zeroline": False,
-        "range": [-0.9, max(places.values()) + 0.9],
-    }
-    if max(len(t) for _, t in ticks) > 8:
-        axis["tickangle"] = -60 if max(len(t) for _, t in ticks) <= SLANTED else -90
-    return Panel(title, traces, axis, {"zeroline": True})
+    return traces
 
 
 def _outlines(
@@ -237,17 +282,17 @@ def _outlines(
     return [(side, half_violin(*h, place, side)) for side, h in found if h is not None]
 
 
-def _mean_dot(record: RunRecord, field: str, place: float, colour: str, marker: str) -> Spec:
-    spread = dig(record.summary or {}, f"train.{field}")
+def _mean_dot(variant: Variant, record: RunRecord, field: str, place: float, colour: str) -> Spec:
+    spread = get_nested(record.summary or {}, f"train.{field}")
     mean, std = (spread.get("mean"), spread.get("std")) if isinstance(spread, dict) else (None, None)
+    about = f"{variant.label}, seed {record.seed}" + (f", std {std:.3g}" if isinstance(std, float) else "")
+    marker = loss_style(variant.loss).marker
     return {
         "type": "scatter",
         "mode": "markers",
         "x": compact([place]),
-        "y": compact([mean if isinstance(mean, (int, float)) else math.nan]),
+        "y": compact([mean if is_number(mean) else math.nan]),
         "marker": {"color": PAPER, "symbol": marker, "size": 6, "line": {"color": colour, "width": 1.5}},
-        "text": [
-            escape(f"{record.run_id}, seed {record.seed}, std {std:.3g}" if isinstance(std, float) else record.run_id)
-        ],
+        "text": [escape(about)],
         "hovertemplate": "train mean %{y:.4g}<br>%{text}<extra>%{fullData.name}</extra>",
     }

@@ -7,28 +7,32 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.experiments.experiment import Experiment
-from ncollapse.experiments.page import NAMES
-from ncollapse.experiments.records import find_gram
-from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.variants import CASES, LOSSES, group_runs
-from ncollapse.experiments.verdicts import Line, find_points
+from ncollapse.compare import CASES, LOSSES, group_runs
+from ncollapse.grammar import join
+from ncollapse.papers.archive import find_gram
+from ncollapse.papers.experiment import Experiment
+from ncollapse.papers.judge import Line, tolerance_in_points
+from ncollapse.papers.markdown import NAMES
+from ncollapse.report.encoding import compact
 from ncollapse.report.figures.curves import collect_panels, curve_panel
-from ncollapse.report.figures.frames import RANGE, lay_matrix, scale_colours
-from ncollapse.report.numbers import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once
-from ncollapse.report.style import look
+from ncollapse.report.figures.frames import lay_matrix, off_diagonal_limit, scale_colours
+from ncollapse.report.panels import Figure, Panel, Spec, arrange, build, escape, name_once
+from ncollapse.report.paper_tables import AGAINST, gain, group_by_setting, is_rate, name_settings
+from ncollapse.report.style import loss_style
+from ncollapse.runs.record import RunRecord
 
 MANY = 24
 """Settings along one axis up to which their names are written out."""
 AXES = {"batch_size": "batch size", "bias_init": "initial bias", "bias_decay": "λb", "dim": "feature dimension"}
 SCORES = {
-    "train.positive_score": ("positive score", "#009E73", "circle"),
-    "train.bias": ("bias", "#7F7F7F", "diamond"),
-    "train.negative_score": ("negative score", "#CC79A7", "square"),
+    "train.positive_score": ("positive score", "var:positive", "circle"),
+    "train.bias": ("bias", "var:ink", "diamond"),
+    "train.negative_score": ("negative score", "var:negative", "square"),
 }
+SHIFTS = {"published": -0.16, "ours": 0.16, "ours, cut short": 0.16, "predicted": 0.0}
+"""Where marks stand beside each other, in places along the axis."""
 LEGEND = ("ours", "ours, cut short", "published", "predicted")
-AID = (
+METHOD = (
     "Filled: ours, paler where the run was cut short; open: published; dash: predicted. A filled mark within an open "
     "one is a number reproduced."
 )
@@ -43,25 +47,42 @@ def draw_curves(experiment: Experiment, records: Sequence[RunRecord]) -> Figure 
     panels = [
         curve_panel(variants, field, name_field(field), log="accuracy" not in field) for field in experiment.curves
     ]
-    aid = "Over the epochs, means over seeds; on a log axis a straight descent is exponential."
-    return collect_panels(panels, "curves", experiment.title, aid, experiment.id)
+    method = "Over the epochs, means over seeds; on a log axis a straight descent is exponential."
+    return collect_panels(panels, "curves", experiment.title, method, experiment.id)
 
 
 def draw_means(experiment: Experiment, records: Sequence[RunRecord]) -> Figure | None:
     """Cosines between the class means of each run that has them, where the experiment is about their orthogonality."""
     if "train.mean_orthogonality" not in experiment.finals:
         return None
-    panels: list[Panel] = []
+    found: dict[str, np.ndarray] = {}
     for variant in group_runs(records):
         gram = next((gram for gram in map(find_gram, variant.finished) if gram is not None), None)
         if gram is not None:
-            panels.append(lay_matrix(escape(variant.label), np.array(gram["cosines"]), len(panels)))
-    if not panels:
+            found[variant.label] = np.array(gram["cosines"])
+    if not found:
         return None
-    columns = min(3, len(panels))
-    spec = build(panels, columns=columns, row_height=300, min_width=240, coloraxis=scale_colours(), showlegend=False)
-    aid = f"Cosines between the class means; the colours stop at ±{RANGE}, so that the small ones can be told apart."
-    return Figure("means", "Cosines between the class means", aid, spec, experiment.id)
+    panels: list[Panel] = []
+    for label, cosines in found.items():
+        ideal = np.eye(len(cosines))
+        for kind, matrix in (("measured", cosines), ("ideal", ideal), ("measured − ideal", cosines - ideal)):
+            panels.append(lay_matrix(escape(f"{label}: {kind}" if len(found) > 1 else kind), matrix, len(panels)))
+    limit = off_diagonal_limit(list(found.values()))
+    colours = scale_colours(limit)
+    spec = build(panels, columns=3, row_height=260, min_width=220, coloraxis=colours, showlegend=False)
+    means = [float(np.abs(m[~np.eye(len(m), dtype=bool)]).mean()) for m in found.values()]
+    said = join(
+        [f"{mean:.2g} ({label})" for mean, label in zip(means, found)] if len(found) > 1 else [f"{means[0]:.2g}"]
+    )
+    return Figure(
+        "means",
+        "Cosines between the class means",
+        "The ideal of imbalanced classes after a ReLU is an orthogonal frame: 1 on the diagonal, 0 elsewhere. Colours "
+        f"stop at ±{limit:.2g}, the largest size off the diagonal.",
+        spec,
+        experiment.id,
+        result=f"Mean size of the cosine between two classes: {said}.",
+    )
 
 
 def draw_axes(lines: Sequence[Line]) -> Figure | None:
@@ -75,15 +96,35 @@ def draw_axes(lines: Sequence[Line]) -> Figure | None:
         here = [line for line in kept if axis in line.keys]
         if len({line.keys[axis] for line in here}) < 3:
             continue
-        for loss, optimiser in dict.fromkeys(_tell_group(line) for line in here):
-            mine = [line for line in here if _tell_group(line) == (loss, optimiser)]
+        for loss, optimiser in dict.fromkeys(_loss_and_optimiser(line) for line in here):
+            mine = [line for line in here if _loss_and_optimiser(line) == (loss, optimiser)]
             title = ", ".join(filter(None, (LOSSES.get(loss, loss), CASES.get(optimiser, optimiser))))
             panels.append(_panel_along(axis, [line.keys[axis] for line in here], mine, escape(title)))
     if not panels:
         return None
     name_once(panels)
     spec = build(panels, columns=2, row_height=260, min_width=280, bottom=60, showlegend=True)
-    return Figure("scores", "Scores and biases", AID, spec)
+    return Figure(
+        "scores",
+        "Scores and biases by what is swept",
+        "Means with their spread over samples (scores) or classes (biases). Open, left: published; filled, right: "
+        "ours, paler where the run was cut short; dash: predicted. The bias should lie between the scores.",
+        spec,
+        result=describe_agreement(kept),
+    )
+
+
+def describe_agreement(lines: Sequence[Line]) -> str:
+    """How far ours lie from the published and from the predicted numbers, in the median."""
+    printed = [abs(d) for line in lines if (d := line.deviation) is not None]
+    pairs = [(line.ours, line.predicted) for line in lines if line.ours is not None and line.predicted]
+    theory = [abs(ours - value) / abs(value) for ours, value in pairs if value]
+    said = [
+        f"{100 * float(np.median(found)):.2g} % from the {name} numbers"
+        for found, name in ((printed, "published"), (theory, "predicted"))
+        if found
+    ]
+    return f"Ours deviate by {join(said)}, in the median." if said else ""
 
 
 def draw_lines(lines: Sequence[Line]) -> Figure | None:
@@ -99,18 +140,18 @@ def draw_lines(lines: Sequence[Line]) -> Figure | None:
         traces: list[Spec] = []
         for loss in dict.fromkeys(str(line.keys.get("loss", "")) for line in here):
             mine = [line for line in here if str(line.keys.get("loss", "")) == loss]
-            style, xs = look(loss), [_name_setting(line, shown) for line in mine]
+            style, xs = loss_style(loss), [_name_setting(line, shown) for line in mine]
             traces += _mark(LOSSES.get(loss, loss), mine, xs, style.colour, style.marker, scale=100 if percent else 1)
         title = name_field(field) + (", %" if percent else "")
         hidden = {"showticklabels": False} if len(settings) > MANY else {"automargin": True}
         x = {"type": "category", "categoryorder": "array", "categoryarray": settings, **hidden}
-        panels.append(Panel(title, traces, x, {} if find_points(field) else _widen(here)))
+        panels.append(Panel(title, traces, x, {} if tolerance_in_points(field) else _widen(here)))
     name_once(panels)
     columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
     spec = build(panels, columns=columns, row_height=HEIGHT, min_width=240, bottom=70, showlegend=True)
     if not any(line.published for line in shown):
         return Figure("published", "Ours on the predicted numbers", UNPUBLISHED, spec)
-    return Figure("published", "Ours on the published numbers", AID, spec)
+    return Figure("published", "Ours on the published numbers", METHOD, spec)
 
 
 def _widen(lines: Sequence[Line]) -> Spec:
@@ -138,26 +179,32 @@ def name_field(field: str) -> str:
 
 
 def _panel_along(axis: str, values: Sequence[Any], lines: Sequence[Line], title: str) -> Panel:
-    order = [str(value) for value in sorted(set(values), reverse=axis == "bias_decay")]
+    order = sorted(set(values), reverse=axis == "bias_decay")
     traces: list[Spec] = []
     for rank, (field, (name, colour, symbol)) in enumerate(SCORES.items()):
         mine = [line for line in lines if line.field == field]
-        traces += _mark(name, mine, [str(line.keys[axis]) for line in mine], colour, symbol, rank=10 * rank)
-    x = {"type": "category", "categoryorder": "array", "categoryarray": order, "range": [-0.5, len(order) - 0.5]}
+        places = [order.index(line.keys[axis]) for line in mine]
+        traces += _mark(name, mine, places, colour, symbol, rank=10 * rank, spreads=True)
+    ticks = {"tickvals": list(range(len(order))), "ticktext": [str(value) for value in order]}
+    x = {**ticks, "range": [-0.5, len(order) - 0.5], "zeroline": False}
     return Panel(title, traces, {**x, "title": {"text": AXES[axis], "standoff": 4}})
 
 
 def _mark(
     name: str,
     lines: Sequence[Line],
-    xs: list[str],
+    xs: Sequence[Any],
     colour: str,
     symbol: str,
     *,
     scale: float = 1,
     rank: int | None = None,
+    spreads: bool = False,
 ) -> list[Spec]:
-    """Published, ours and predicted as marks one on another; `rank` is the place of the first in the legend."""
+    """Published, ours and predicted as marks; `rank` is the place of the first in the legend.
+
+    They stand one on another, or, with their `spreads` over samples or classes as bars, side by side.
+    """
     kinds: dict[str, tuple[list[float | None], Spec]] = {
         "published": (
             [line.published.value if line.published else None for line in lines],
@@ -177,8 +224,9 @@ def _mark(
             "name": escape(f"{name}, {kind}"),
             "legendgroup": escape(f"{name}, {kind}"),
             "showlegend": False,
-            "x": xs,
+            "x": [x + SHIFTS[kind] for x in xs] if spreads else list(xs),
             "y": compact(None if value is None else scale * value for value in values),
+            **(_spread_bars(kind, lines, colour) if spreads else {}),
             "marker": {"color": colour, **marker},
             "hovertemplate": "%{y:.6g}<br>%{x}<extra>%{fullData.name}</extra>",
             **({} if rank is None else {"legendrank": rank + LEGEND.index(kind)}),
@@ -188,7 +236,74 @@ def _mark(
     ]
 
 
-def _tell_group(line: Line) -> tuple[str, str]:
+def _spread_bars(kind: str, lines: Sequence[Line], colour: str) -> Spec:
+    """The spread over samples or classes as bars, where there is one."""
+    if kind == "predicted":
+        return {}
+    published = kind == "published"
+    found = [
+        float(line.published.std) if published and line.published and line.published.std else line.spread
+        for line in lines
+    ]
+    sizes = [None if published and not (line.published and line.published.std) else s for s, line in zip(found, lines)]
+    bars = {"type": "data", "array": compact(sizes), "thickness": 1.2, "width": 0, "color": colour}
+    return {"error_y": bars}
+
+
+def draw_gains(lines: Sequence[Line]) -> Figure | None:
+    """The gain of BCE over CE in every setting, ours beside published; None where no setting has both losses."""
+    cells = {s: found for s, found in group_by_setting(lines).items() if len(s) > 0}
+    names = name_settings(list(cells))
+    panels = []
+    for field in dict.fromkeys(line.field for line in lines if line.values):
+        found = [(names[s], gain(*(c.get((field, loss)) for loss in AGAINST)), c) for s, c in cells.items()]
+        found = [(name, values, c) for name, values, c in found if np.isfinite(values[0])]
+        if len(found) < 2 or not any(np.isfinite(values[1]) for _, values, _ in found):
+            continue
+        scale = 100 if any(is_rate(line) for _, _, c in found for (f, _), line in c.items() if f == field) else 1
+        rows = [name for name, _, _ in found]
+        kinds = {
+            "published": {"symbol": "circle-open", "size": 13, "line": {"width": 1.5}},
+            "ours": {"symbol": "circle", "size": 7},
+        }
+        traces: list[Spec] = [
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": kind,
+                "legendgroup": kind,
+                "showlegend": False,
+                "x": compact(scale * values[0 if kind == "ours" else 1] for _, values, _ in found),
+                "y": [escape(row) for row in rows],
+                "marker": {"color": loss_style("bce").colour, **marker},
+                "hovertemplate": "%{y}: %{x:.4g}<extra>%{fullData.name}</extra>",
+            }
+            for kind, marker in kinds.items()
+        ]
+        order = {"type": "category", "autorange": "reversed", "automargin": True, "tickfont": {"size": 10}}
+        zero = {"zeroline": True, "zerolinecolor": "var:ink", "showgrid": True}
+        unit = ", points" if scale == 100 else ""
+        panels.append(Panel(f"{name_field(field)}{unit}", traces, zero, order))
+    if not panels or len(panels) > 6:
+        return None
+    name_once(panels)
+    tall = max(len(t["y"]) for p in panels for t in p.traces)
+    ours = [(t["x"], p.title) for p in panels for t in p.traces if t["name"] == "ours"]
+    said = [
+        f"{title.partition(',')[0]} in {sum(v > 0 for v in xs if v is not None)} of {len(xs)}" for xs, title in ours
+    ]
+    spec = build(panels, columns=2, row_height=60 + 20 * tall, min_width=300, showlegend=True)
+    spec["layout"]["meta"] |= {"left": 150, "gap": 170}
+    return Figure(
+        "gains",
+        "Gain of BCE over CE",
+        "BCE minus CE in every setting that was run. Filled: ours; open: published. Right of the line BCE is higher.",
+        arrange(spec, 1000),
+        result=f"BCE is higher for {join(said)} settings.",
+    )
+
+
+def _loss_and_optimiser(line: Line) -> tuple[str, str]:
     return str(line.keys.get("loss", "")), str(line.keys.get("optimizer", ""))
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.experiments.runs import RunRecord
-from ncollapse.experiments.variants import Variant
+from ncollapse.compare import Variant
+from ncollapse.report.encoding import compact
 from ncollapse.report.figures.distributions import Snapshots
-from ncollapse.report.numbers import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape
 from ncollapse.report.style import INK, VEIL, class_colour
+from ncollapse.runs.record import RunRecord
 
 SAMPLES = 600
 
@@ -39,11 +39,15 @@ def draw_embedding(variants: Sequence[Variant], snapshots: Snapshots, split: str
     # up to three side by side, t-SNE above components; more of them in rows of two pairs
     few = len(upper) <= 3
     panels = [*upper, *lower] if few else [panel for pair in zip(upper, lower) for panel in pair]
+    for place, panel in enumerate(panels, 1):
+        if any(panel is other for other in lower):
+            equal_axes([panel], place)
     return Figure(
         "embedding",
         f"Features of the {split} set",
-        "Tight, well-parted clusters are compact and distinct features. Distances between clusters count in the "
-        "principal components, not in t-SNE. Numbers mark the classes; one seed per loss.",
+        "Tight clusters far from each other are compact and distinct features. Distances between clusters have a "
+        "meaning in the principal components, whose axes share one scale, and none in t-SNE. Numbers mark the "
+        "classes; one seed per loss.",
         build(panels, columns=len(upper) if few else 4, row_height=300, min_width=240, bottom=12, showlegend=False),
         "bce-vs-ce, early version, Fig. 4",
     )
@@ -175,6 +179,13 @@ def scatter_panel(title: str, points: np.ndarray, labels: np.ndarray) -> Panel:
     bare = {"showticklabels": False, "ticks": "", "showgrid": False, "zeroline": False}
     frame = {**bare, "showline": True, "mirror": True}
     return Panel(title, [trace], frame, frame, notes)
+
+
+def equal_axes(panels: Sequence[Panel], first: int) -> None:
+    """Give panels one scale for both axes, because distances count in them; `first` is the number of the first."""
+    for place, panel in enumerate(panels, first):
+        panel.y = {**panel.y, "scaleanchor": "x" if place == 1 else f"x{place}", "scaleratio": 1}
+        panel.x, panel.y = {**panel.x, "constrain": "domain"}, {**panel.y, "constrain": "domain"}
 
 
 def _stamp(record: RunRecord) -> float:

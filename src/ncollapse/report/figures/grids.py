@@ -1,15 +1,15 @@
-"""Width x epochs grids: one heat map per loss where networks of several widths were trained for several lengths."""
+"""Width x epochs grids: a heat map for each loss, data set, network family and optimiser."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from ncollapse.experiments.statistics import estimate
-from ncollapse.experiments.variants import LOSSES, Variant, measured
-from ncollapse.report.numbers import compact_matrix
+from ncollapse.compare import CASES, LOSSES, Variant, estimate, measured
+from ncollapse.report.encoding import compact_matrix
 from ncollapse.report.panels import Figure, Panel, build, escape
 from ncollapse.report.style import SEQUENTIAL
 
@@ -17,45 +17,44 @@ MEASURES = {
     "accuracy": ("test.accuracy", "test accuracy", "all-losses Figs. 3, 4, 7"),
     "nc1": ("train.nc1", "train NC1 (log10)", "all-losses Figs. 4, 7"),
 }
+MOST_PANELS = 16
+
+
+class Cell(NamedTuple):
+    """Where a variant stands: its panel, its network of some width, its training length."""
+
+    loss: str
+    data: str
+    family: str
+    optimiser: str
+    model: str
+    epochs: int
 
 
 def draw_grids(variants: Sequence[Variant]) -> list[Figure]:
-    """Test accuracy and NC1 over width and training length, a panel per loss."""
-    finished = [v for v in variants if v.finished]
-    models = sorted({_model(v) for v in finished}, key=_width)
-    lengths = sorted({_epochs(v) for v in finished} - {0})
-    if len(models) < 2 or len(lengths) < 2:
+    """Test accuracy and NC1 over width and training length; variants of other settings are never put in one cell."""
+    groups = group_cells(variants)
+    if not groups:
         return []
     figures = []
     for name, (key, title, source) in MEASURES.items():
-        panels = []
-        for loss in dict.fromkeys(v.loss for v in finished):
-            table = np.full((len(lengths), len(models)), np.nan)
-            for variant in (v for v in finished if v.loss == loss):
-                value = estimate([measured(r, key) for r in variant.finished]).mean
-                cell = lengths.index(_epochs(variant)), models.index(_model(variant))
-                table[cell] = np.log10(value) if name == "nc1" and value > 0 else value
-            shown = np.char.mod("%.1f %%", 100 * table) if name == "accuracy" else np.char.mod("%.2f", table)
-            text = np.where(np.isfinite(table), shown, "").tolist()
-            trace = {
-                "type": "heatmap",
-                "z": compact_matrix(table, 4),
-                "x": [escape(m) for m in models],
-                "y": [str(e) for e in lengths],
-                "text": text,
-                "texttemplate": "%{text}",
-                "coloraxis": "coloraxis",
-                "hovertemplate": "%{x}, %{y} epochs: %{text}<extra></extra>",
-            }
-            axis = {"type": "category", "ticks": "", "showline": False}
-            panels.append(
-                Panel(LOSSES.get(loss, escape(loss)), [trace], axis, {"type": "category", "title": {"text": "epochs"}})
+        panels, notes = [], []
+        for group, cells in list(groups.items())[:MOST_PANELS]:
+            panels.append(_panel(group, list(groups), cells, name, key))
+        several = sum(len(found) > 1 for cells in groups.values() for found in cells.values())
+        if several:
+            notes.append(
+                f"{several} cells have variants that differ in other settings too; the mean over these variants is "
+                "shown, and the pointer names how many there are."
             )
+        if len(groups) > MOST_PANELS:
+            notes.append(f"The first {MOST_PANELS} of {len(groups)} grids are shown.")
+        tall = max(len({cell.epochs for cell in cells}) for cells in groups.values())
         bar = {"thickness": 10, "outlinewidth": 0, "x": 1.01, **({"tickformat": ".1%"} if name == "accuracy" else {})}
         spec = build(
             panels,
-            columns=min(4, len(panels)),
-            row_height=60 + 46 * len(lengths),
+            columns=min(3, len(panels)),
+            row_height=60 + 46 * tall,
             coloraxis={"colorscale": SEQUENTIAL, "reversescale": name == "nc1", "colorbar": bar},
             showlegend=False,
         )
@@ -63,22 +62,79 @@ def draw_grids(variants: Sequence[Variant]) -> list[Figure]:
             Figure(
                 f"grid-{name}",
                 f"Width and training length: {title}",
-                "Wider networks to the right, longer training upwards. Where every loss reaches the same corner value, "
-                "the choice of loss matters little.",
+                "Wider networks to the right, longer training upwards, a panel for each loss, data set and optimiser. "
+                "Where every loss reaches the same value in the upper right corner, the choice of loss matters little.",
                 spec,
                 source,
+                tuple(notes),
             )
         )
     return figures
 
 
-def _model(variant: Variant) -> str:
-    return str(variant.records[0].get("model.name", ""))
+def group_cells(variants: Sequence[Variant]) -> dict[tuple[str, ...], dict[Cell, list[Variant]]]:
+    """The finished variants by panel (loss, data, family, optimiser) and cell; panels with one row or column stay out.
+
+    Variants of one panel, network and length that differ in other settings share a cell and are listed together.
+    """
+    panels: dict[tuple[str, ...], dict[Cell, list[Variant]]] = {}
+    for variant in (v for v in variants if v.finished):
+        cell = locate(variant)
+        if cell.epochs:
+            cells = panels.setdefault(cell[:4], {})
+            cells.setdefault(cell, []).append(variant)
+    return {
+        group: cells
+        for group, cells in panels.items()
+        if len({c.model for c in cells}) > 1 and len({c.epochs for c in cells}) > 1
+    }
 
 
-def _epochs(variant: Variant) -> int:
-    epochs = variant.records[0].get("optim.epochs", 0)
-    return epochs if isinstance(epochs, int) else 0
+def locate(variant: Variant) -> Cell:
+    """The panel and cell of a variant."""
+    record = variant.records[0]
+    model, epochs = str(record.get("model.name") or ""), record.get("optim.epochs", 0)
+    data, optimiser = str(record.get("data.name") or ""), str(record.get("optim.name") or "")
+    length = epochs if isinstance(epochs, int) else 0
+    return Cell(variant.loss, data, _width(model)[0], optimiser, model, length)
+
+
+def _panel(
+    group: tuple[str, ...], groups: Sequence[tuple[str, ...]], cells: dict[Cell, list[Variant]], name: str, key: str
+) -> Panel:
+    models = sorted({c.model for c in cells}, key=_width)
+    lengths = sorted({c.epochs for c in cells})
+    table = np.full((len(lengths), len(models)), np.nan)
+    about = np.full(table.shape, "", dtype=object)
+    for cell, members in cells.items():
+        value = estimate([measured(r, key) for v in members for r in v.finished]).mean
+        at = lengths.index(cell.epochs), models.index(cell.model)
+        table[at] = np.log10(value) if name == "nc1" and value > 0 else value
+        about[at] = f", {len(members)} variants" if len(members) > 1 else ""
+    shown = np.char.mod("%.1f %%", 100 * table) if name == "accuracy" else np.char.mod("%.2f", table)
+    trace = {
+        "type": "heatmap",
+        "z": compact_matrix(table, 4),
+        "x": [escape(m) for m in models],
+        "y": [str(e) for e in lengths],
+        "text": np.where(np.isfinite(table), shown, "").tolist(),
+        "customdata": about.tolist(),
+        "texttemplate": "%{text}",
+        "coloraxis": "coloraxis",
+        "hovertemplate": "%{x}, %{y} epochs: %{text}%{customdata}<extra></extra>",
+    }
+    axis = {"type": "category", "ticks": "", "showline": False}
+    return Panel(
+        name_panel(group, groups), [trace], axis, {"type": "category", "title": {"text": "epochs", "standoff": 2}}
+    )
+
+
+def name_panel(group: tuple[str, ...], groups: Sequence[tuple[str, ...]]) -> str:
+    """The loss, and the data set, family and optimiser where panels differ in them."""
+    words = [LOSSES.get(group[0], group[0])]
+    varying = [place for place in range(1, 4) if len({g[place] for g in groups}) > 1]
+    words += [CASES.get(group[place], group[place]) for place in varying]
+    return escape(", ".join(words))
 
 
 def _width(model: str) -> tuple[str, float]:

@@ -7,15 +7,20 @@
     modeBarButtonsToRemove: ["select2d", "lasso2d", "sendDataToCloud", "editInChartStudio", "autoScale2d", "zoomIn2d", "zoomOut2d"],
     toImageButtonOptions: { format: "svg", filename: "ncollapse" },
   };
-  const figures = [...document.querySelectorAll("[data-plot]")].map((div) => ({
-    div: div,
-    text: div.parentElement.querySelector('script[type="application/json"]').textContent,
-    spec: null,
-  }));
+  let figures = collectFigures(document);
 
-  // Colours of ink and paper are tokens in the specifications; the theme fills them in.
+  function collectFigures(within) {
+    return [...within.querySelectorAll("[data-plot]")].map((div) => ({
+      div: div,
+      id: div.dataset.plot,
+      text: div.parentElement.querySelector('script[type="application/json"]').textContent,
+      spec: null,
+    }));
+  }
+
+  // Colours are tokens in the specifications ("var:ink", "var:ce@0.2", "hue:120"); the theme fills them in.
   function paint(value, colours) {
-    if (typeof value === "string") return value.startsWith("var:") ? colours[value.slice(4)] : value;
+    if (typeof value === "string") return resolve(value, colours);
     if (Array.isArray(value)) return typeof value[value.length - 1] === "number" ? value : value.map((item) => paint(item, colours));
     if (value && typeof value === "object") {
       return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, paint(item, colours)]));
@@ -23,10 +28,19 @@
     return value;
   }
 
+  function resolve(text, colours) {
+    if (text.startsWith("hue:")) return "hsl(" + text.slice(4) + "," + colours("hue-style") + ")";
+    if (!text.startsWith("var:")) return text;
+    const [name, opacity] = text.slice(4).split("@");
+    const colour = colours(name);
+    if (!opacity) return colour;
+    const channels = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+    return "rgba(" + channels.join(",") + "," + opacity + ")";
+  }
+
   function palette() {
-    const style = getComputedStyle(root);
-    const names = ["ink", "faint", "paper", "grid", "veil"];
-    return Object.fromEntries(names.map((name) => [name, style.getPropertyValue("--" + name).trim()]));
+    const style = getComputedStyle(root), known = {};
+    return (name) => (known[name] ??= style.getPropertyValue("--" + name).trim());
   }
 
   function legendHeight(spec, inner) {
@@ -43,23 +57,20 @@
     layout.width = width;
     if (!meta) return;
     const start = meta.left ?? LEFT, gap = meta.gap ?? GAP_X, bottom = meta.bottom;
-    const right = layout.coloraxis ? 58 : RIGHT;
+    const right = meta.right ?? (layout.coloraxis ? 58 : RIGHT);
     const inner = width - start - right;
     const fitting = Math.floor((inner + gap) / (meta.min_width + gap));
     let columns = Math.max(1, Math.min(meta.columns, fitting, meta.panels));
     while (meta.columns % columns) columns -= 1;
-    if (meta.paired && columns < 3) columns = 2;
     const rows = Math.ceil(meta.panels / columns);
     const top = 30 + legendHeight(spec, inner);
     const panel = (inner - (columns - 1) * gap) / columns;
-    const rowHeight = meta.paired ? Math.min(meta.row_height, panel) : meta.row_height;
-    const gapY = meta.paired ? 40 : meta.gap_y ?? GAP_Y;
+    const rowHeight = meta.row_height;
+    const gapY = meta.gap_y ?? GAP_Y;
     const height = rows * rowHeight + (rows - 1) * gapY;
     for (let index = 0; index < meta.panels; index++) {
       const n = index ? index + 1 : "";
-      const across = meta.paired && columns === 3;
-      const column = across ? Math.floor(index / 2) : index % columns;
-      const row = across ? index % 2 : Math.floor(index / columns);
+      const column = index % columns, row = Math.floor(index / columns);
       const left = (column * (panel + gap)) / inner;
       const upper = 1 - (row * (rowHeight + gapY)) / height;
       layout["xaxis" + n].domain = [left, Math.min(1, left + panel / inner)];
@@ -73,10 +84,8 @@
     const first = figure.spec === null;
     const spec = paint(JSON.parse(figure.text), palette());
     arrange(spec, width || figure.div.clientWidth);
-    if (!first) {
-      // What the reader has switched off stays off.
-      figure.spec.data.forEach((trace, i) => { if (trace.visible) spec.data[i].visible = trace.visible; });
-    }
+    // With a constant revision plotly keeps the reader's zoom and what is switched off in the legend.
+    spec.layout.uirevision = "keep";
     figure.spec = spec;
     await (first ? Plotly.newPlot : Plotly.react)(figure.div, spec.data, spec.layout, config);
     figure.div.style.minHeight = "";
@@ -112,19 +121,33 @@
   const idle = () => new Promise((next) => (window.requestIdleCallback ? requestIdleCallback(next, { timeout: 200 }) : setTimeout(next, 0)));
 
   let chain = Promise.resolve();
-  function redraw(width) {
+  function redraw(width, which) {
     chain = chain.then(async () => {
-      for (const figure of figures) if (figure.spec) await draw(figure, width);
+      for (const figure of figures) if (figure.spec && (!which || which(figure))) await draw(figure, width);
     });
     return chain;
   }
 
-  async function drawAll() {
+  // The figure nearest to the window comes next, so that what the reader sees is drawn first.
+  function nextFigure() {
+    const middle = window.innerHeight / 2;
+    let best = null, distance = Infinity;
     for (const figure of figures) {
+      if (figure.spec || figure.failed) continue;
+      const box = figure.div.getBoundingClientRect();
+      const away = Math.abs((box.top + box.bottom) / 2 - middle);
+      if (away < distance) { best = figure; distance = away; }
+    }
+    return best;
+  }
+
+  async function drawAll() {
+    for (let figure = nextFigure(); figure; figure = nextFigure()) {
       try {
         await draw(figure);
-        if (figure === figures[0]) performance.mark("first-figure");
+        if (!performance.getEntriesByName("first-figure").length) performance.mark("first-figure");
       } catch (error) {
+        figure.failed = true;
         figure.div.textContent = "This figure could not be drawn: " + error.message;
       }
       await idle();
@@ -132,10 +155,27 @@
     root.dataset.ready = "true";
   }
 
+  // One tab stop a table: Enter goes to its links, the arrow keys from link to link, Escape back.
+  function openTables(within) {
+    within.querySelectorAll(".scroll").forEach((region) => {
+      region.onkeydown = (event) => {
+        const links = [...region.querySelectorAll("a")];
+        const at = links.indexOf(document.activeElement);
+        if (document.activeElement === region && event.key === "Enter" && links.length) links[0].focus();
+        else if (at >= 0 && event.key === "Escape") region.focus();
+        else if (at >= 0 && (event.key === "ArrowRight" || event.key === "ArrowDown")) links[Math.min(at + 1, links.length - 1)].focus();
+        else if (at >= 0 && (event.key === "ArrowLeft" || event.key === "ArrowUp")) links[Math.max(at - 1, 0)].focus();
+        else return;
+        event.preventDefault();
+      };
+    });
+  }
+
   function openTarget() {
     const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    if (target && target.tagName === "DETAILS") {
-      target.open = true;
+    const details = target && target.closest("details");
+    if (details && !details.open) {
+      details.open = true;
       target.scrollIntoView();
     }
   }
@@ -183,23 +223,63 @@
   }
   addEventListener("hashchange", openTarget);
 
-  const live = root.dataset.live;
-  if (live) {
+  // A live page asks for what has changed: parts as HTML, figures as JSON. Nothing is loaded again.
+  let state = root.dataset.live;
+  async function follow() {
+    const told = document.getElementById("live");
     try {
-      const at = sessionStorage.getItem("ncollapse-scroll");
-      if (at) scrollTo({ top: Number(at), behavior: "instant" });
-    } catch (error) { /* storage may be off */ }
-    setInterval(async () => {
-      try {
-        const state = await (await fetch("state", { cache: "no-store" })).text();
-        if (state === live) return;
-        try { sessionStorage.setItem("ncollapse-scroll", String(scrollY)); } catch (error) { /* storage may be off */ }
-        location.reload();
-      } catch (error) { /* the server has gone; the page stays */ }
-    }, 2000);
+      const now = await (await fetch("state", { cache: "no-store" })).text();
+      if (now !== state) {
+        const update = await (await fetch("update?since=" + encodeURIComponent(state), { cache: "no-store" })).json();
+        if (update.main) replaceMain(update);
+        else Object.entries(update.parts).forEach(([name, html]) => replacePart(name, html));
+        for (const figure of figures) if (update.figures[figure.id]) figure.text = JSON.stringify(update.figures[figure.id]);
+        state = update.state;
+        root.dataset.live = state;
+        await redraw(undefined, (figure) => update.figures[figure.id]);
+        await drawAll();
+      }
+      told.textContent = "up to date, " + new Date().toLocaleTimeString();
+    } catch (error) {
+      told.textContent = "the server does not answer";
+    }
+    setTimeout(follow, 2000);
   }
 
+  function replacePart(name, html) {
+    const part = document.querySelector('[data-part="' + name + '"]');
+    if (!part) return;
+    const open = [...part.querySelectorAll("details")].map((d) => d.open);
+    const scrolled = [...part.querySelectorAll(".scroll")].map((s) => [s.scrollLeft, s.scrollTop]);
+    part.innerHTML = html;
+    part.querySelectorAll("details").forEach((d, i) => { if (i < open.length) d.open = open[i]; });
+    part.querySelectorAll(".scroll").forEach((s, i) => { if (scrolled[i]) [s.scrollLeft, s.scrollTop] = scrolled[i]; });
+    openTables(part);
+  }
+
+  // The page has new sections: figures that are there already keep their element, and with it zoom and legend.
+  function replaceMain(update) {
+    const main = document.getElementById("main");
+    const before = new Map(figures.map((figure) => [figure.id, figure]));
+    const fresh = document.createElement("template");
+    fresh.innerHTML = update.main;
+    const collected = collectFigures(fresh.content).map((figure) => {
+      const old = before.get(figure.id);
+      if (!old) return figure;
+      figure.div.replaceWith(old.div);
+      return old;
+    });
+    main.replaceChildren(fresh.content);
+    document.querySelector(".contents").innerHTML = update.contents;
+    replacePart("statuses", update.statuses);
+    figures = collected;
+    openTables(main);
+    followContents();
+  }
+  if (state) setTimeout(follow, 1000);
+
   openTarget();
+  openTables(document);
   followContents();
   requestAnimationFrame(() => setTimeout(drawAll, 0));
 })();

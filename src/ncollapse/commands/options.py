@@ -1,0 +1,69 @@
+"""How every command reads its options: one parser, with plain placeholders in its help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+T = TypeVar("T")
+NONE = "none"
+"""The word that leaves an optional value out."""
+
+
+def parse_args(kind: type[T], argv: Sequence[str], verb: str, *, pairs: bool = False, **options: Any) -> T:
+    """Parse the options of `ncollapse VERB` into a dataclass; `pairs` also makes a --no-X for every flag --X."""
+    config = () if pairs else (tyro.conf.FlagCreatePairsOff,)
+    with make_registry():
+        parsed: T = tyro.cli(kind, args=argv, prog=f"ncollapse {verb}", config=config, **options)
+    return parsed
+
+
+def make_registry() -> ConstructorRegistry:
+    """Return the rules for `X | None`: the help shows X's own placeholder, and the word none is accepted."""
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        kinds = get_args(info.type) if get_origin(info.type) in (Union, UnionType) else ()
+        rest = [kind for kind in kinds if kind is not NoneType]
+        if len(rest) != len(kinds) - 1:
+            return None
+        kind: Any = Union[tuple(rest)]  # noqa: UP007
+        inner = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, info.markers))
+        if not isinstance(inner, PrimitiveConstructorSpec):
+            return None
+        choices = None if inner.choices is None else (*inner.choices, NONE)
+        return PrimitiveConstructorSpec(
+            nargs=inner.nargs,
+            metavar=inner.metavar,
+            instance_from_str=lambda words: None if is_none(words) else inner.instance_from_str(words),
+            is_instance=lambda value: value is None or bool(inner.is_instance(value)),
+            str_from_instance=lambda value: [NONE] if value is None else inner.str_from_instance(value),
+            choices=choices,
+        )
+
+    return registry
+
+
+def is_none(words: Sequence[str]) -> bool:
+    """Whether an option was given the word none.
+
+    >>> is_none(["none"]), is_none(["None"]), is_none(["3"])
+    (True, True, False)
+    """
+    return [word.lower() for word in words] == [NONE]
+
+
+def parse_index(word: str | None) -> tuple[int, int] | None:
+    """Read i/n, the i-th of n shares, as two numbers."""
+    if word is None:
+        return None
+    try:
+        share, shares = (int(part) for part in word.split("/"))
+    except ValueError:
+        raise ValueError(f"index: expected i/n, such as 1/4, got {word}") from None
+    return share, shares

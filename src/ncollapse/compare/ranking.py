@@ -1,0 +1,114 @@
+"""Which loss leads: the losses of one context ranked by accuracy, and the largest clear differences in any quantity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ncollapse.compare.findings import Finding, compare_pairs, pair_by_seed, sample_share
+from ncollapse.compare.quantities import QUANTITIES, Quantity
+from ncollapse.compare.seeds import CONFIDENCE, Difference, mean_interval
+
+
+@dataclass(frozen=True)
+class Place:
+    """A loss in the ranking: its interval, and how far it lies behind the leader, paired by seed."""
+
+    finding: Finding
+    low: float
+    high: float
+    behind: Difference | None
+    leads: bool
+    """Whether it is the best, or cannot be told apart from the best."""
+    images: int
+    """How many samples the rate counts, 0 where that is not known."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A clear difference of one quantity to the reference; of logarithms where the quantity is judged by its ratio."""
+
+    finding: Finding
+    quantity: Quantity
+    difference: Difference
+
+    @property
+    def good(self) -> bool:
+        """Whether it goes in the better direction."""
+        return (self.difference.mean > 0) == (self.quantity.better == "higher")
+
+    @property
+    def size(self) -> float:
+        """A common scale to sort by: ten percentage points weigh as much as a factor of e."""
+        return abs(self.difference.mean) * (10 if self.quantity.percent else 1)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The losses of one context, best first, and the clear differences between them, largest first."""
+
+    quantity: Quantity
+    places: tuple[Place, ...]
+    effects: tuple[Effect, ...]
+
+    @property
+    def leaders(self) -> tuple[Place, ...]:
+        """The places that cannot be told apart from the best."""
+        return tuple(p for p in self.places if p.leads)
+
+    @property
+    def pairs(self) -> int:
+        """The fewest seeds that any loss shares with the best."""
+        return min((p.behind.n for p in self.places if p.behind), default=0)
+
+
+def rank(findings: Sequence[Finding]) -> Ranking | None:
+    """Rank the variants of one context by test accuracy (training accuracy where no test set was measured).
+
+    The best is compared with each of the others, so the confidence of these comparisons is raised for their number
+    (Bonferroni). None where no accuracy was measured.
+    """
+    for quantity in (q for q in QUANTITIES if q.key in ("test.accuracy", "train.accuracy")):
+        known = [f for f in findings if f.estimates[quantity.key].n]
+        if known:
+            return _rank_by(quantity, known)
+    return None
+
+
+def _rank_by(quantity: Quantity, findings: Sequence[Finding]) -> Ranking:
+    ordered = sorted(findings, key=lambda f: -f.estimates[quantity.key].mean)
+    best = ordered[0]
+    confidence = 1 - (1 - CONFIDENCE) / max(1, len(ordered) - 1)
+    places = []
+    for finding in ordered:
+        runs = finding.variant.counted
+        share = sample_share(runs[0], quantity.split)
+        low, high = mean_interval(finding.estimates[quantity.key], resolution=share)
+        behind = None
+        if finding is not best:
+            behind = compare_pairs(pair_by_seed(best.variant.counted, runs), quantity, confidence=confidence)
+        leads = behind is None or not behind.clear
+        places.append(Place(finding, low, high, behind, leads, round(1 / share) if share else 0))
+    return Ranking(quantity, tuple(places), tuple(find_effects(findings)))
+
+
+def find_effects(findings: Sequence[Finding]) -> list[Effect]:
+    """Every clear difference to the reference in a quantity that has a better direction, largest first."""
+    effects = [
+        Effect(f, q, f.effect(q)) for f in findings if f.reference for q in QUANTITIES if q.better and f.effect(q).clear
+    ]
+    return sorted(effects, key=lambda e: -e.size)
+
+
+def group_by_context(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """The findings whose losses can be compared, together."""
+    groups: dict[str, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(finding.variant.context, []).append(finding)
+    return list(groups.values())
+
+
+def count_wrong(place: Place, mean: float) -> float:
+    """How many samples are wrong at a rate; NaN where their number is not known."""
+    return (1 - mean) * place.images if place.images else math.nan

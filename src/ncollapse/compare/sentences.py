@@ -1,0 +1,258 @@
+"""Findings in words: the verdict on a comparison, and a sentence for each variant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ncollapse.compare.findings import Finding, name_early
+from ncollapse.compare.numbers import show, show_factor, show_images
+from ncollapse.compare.quantities import QUANTITIES, Quantity
+from ncollapse.compare.ranking import Effect, Place, Ranking
+from ncollapse.compare.seeds import Difference, Estimate, seeds_needed
+from ncollapse.grammar import count, join
+
+ALWAYS = ("test.accuracy", "test.uniform_accuracy", "train.nc1")
+"""The quantities that the sentence on a variant always names; others only where their difference is clear."""
+MOST_SEEDS = 100
+VERBS = {
+    "test.uniform_accuracy": ("separates more samples by one threshold", "separates fewer samples by one threshold"),
+    "test.compactness": ("makes classes more compact", "makes classes less compact"),
+    "test.distinctiveness": ("separates classes more", "separates classes less"),
+    "train.nc1": ("has a larger spread within classes", "has a smaller spread within classes"),
+    "train.nc2": ("is farther from a simplex", "is closer to a simplex"),
+    "train.nc3": ("aligns classifier and means less", "aligns classifier and means more"),
+}
+"""What a higher and a lower value of a quantity mean."""
+
+
+def describe_ranking(ranking: Ranking | None) -> str:
+    """The verdict on the losses of one context in a few plain sentences.
+
+    A loss wins only where the interval of its lead over every other loss excludes zero and the lead exceeds two
+    samples. Then come the largest clear differences in other quantities, and how many seeds would tell more.
+    """
+    if ranking is None:
+        return "No accuracy was measured, so the losses cannot be ranked."
+    if len(ranking.places) == 1:
+        place = ranking.places[0]
+        rate = rate_text(place.finding.estimates[ranking.quantity.key])
+        return f"Only {_loss(place)} was run: {ranking.quantity.title} {rate}. Compare it with another loss."
+    parts = [_accuracy_sentence(ranking)]
+    parts += _effect_sentences(ranking)
+    if advice := _advice(ranking):
+        parts.append(advice)
+    return " ".join(parts)
+
+
+def describe_contexts(rankings: Sequence[Ranking | None]) -> str:
+    """The verdict on a folder of several settings: in how many of them a loss wins."""
+    compared = [r for r in rankings if r is not None and len(r.places) > 1]
+    settings = count(len(rankings), "setting")
+    if not compared:
+        return f"{settings}, each with one loss: nothing is compared."
+    seeded = [r for r in compared if r.pairs > 1]
+    start = f"{count(len(compared), 'setting')} of {len(rankings)} compare losses"
+    if not seeded:
+        return f"{start}, all with one shared seed, so chance is not ruled out in any of them."
+    wins: dict[str, int] = {}
+    for ranking in seeded:
+        if len(ranking.leaders) == 1:
+            name = _loss(ranking.places[0])
+            wins[name] = wins.get(name, 0) + 1
+    told = [f"{name} wins in {number}" for name, number in sorted(wins.items(), key=lambda item: -item[1])]
+    open_cases = len(seeded) - sum(wins.values())
+    told += [f"no loss wins in {open_cases}"] if open_cases else []
+    effects = sorted((e for r in seeded for e in r.effects if e.quantity.key != r.quantity.key), key=lambda e: -e.size)
+    largest = f" The largest clear difference: {describe_effect(effects[0])}." if effects else ""
+    return f"{start}, {len(seeded)} of them with two seeds or more. On accuracy, {join(told)}.{largest}"
+
+
+def describe_effect(effect: Effect) -> str:
+    """A clear difference in words, such as "BCE against CE: test distinctiveness 9.3 points lower"."""
+    return f"{name_pair(effect.finding)}: {effect.quantity.title} {size_text(effect)}"
+
+
+def name_pair(finding: Finding) -> str:
+    """A variant and its reference, what they share named once: "BCE against CE (mnist · SGD)"."""
+    name, _, shared = finding.variant.label.partition(" · ")
+    against = finding.reference.label.partition(" · ")[0] if finding.reference else ""
+    return f"{name} against {against} ({shared})" if shared else f"{name} against {against}"
+
+
+def size_text(effect: Effect) -> str:
+    """How large a clear difference is and which way it goes, such as "9.3 points lower" or "1.3 times higher"."""
+    mean = effect.difference.mean
+    side = "higher" if mean > 0 else "lower"
+    if effect.quantity.ratio:
+        return f"{show_factor(abs(mean))} times {side}"
+    size = f"{show(100 * abs(mean), 2)} points {side}"
+    images = show_images(effect.difference)
+    return f"{size} ({images})" if images else size
+
+
+def describe_finding(finding: Finding) -> str:
+    """One plain sentence on a variant, claiming a difference only where it is clear."""
+    name, n = finding.variant.label, len(finding.variant.counted)
+    seeds = "one seed" if n == 1 else f"{n} seeds"
+    accuracy, uniform = finding.estimates["test.accuracy"], finding.estimates["test.uniform_accuracy"]
+    start = f"{name} ({seeds}): test accuracy {rate_text(accuracy)}, uniform accuracy {rate_text(uniform)}"
+    start += _collapse_clause(finding, n)
+    if finding.variant.provisional:
+        start += " (still unfinished)"
+    if finding.reference is None:
+        return start + "."
+    said = [q for q in QUANTITIES if q.key in ALWAYS or (q.better and finding.effect(q).clear)]
+    clauses = [difference_clause(finding, q) for q in said]
+    if early := _early_clause(finding):
+        clauses.append(early)
+    pairs = max((d.n for d in finding.differences.values()), default=0)
+    against = finding.reference.label
+    if pairs == 0:
+        return f"{start}. No seed is shared with {against}, so there is no paired difference."
+    if pairs == 1:
+        clauses.append("one shared seed gives no interval, so chance is not ruled out")
+    return f"{start}. Against {against}: {'; '.join(clauses)}."
+
+
+def describe_ranges(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+    """One plain sentence per loss on many variants: the range of its means."""
+    sentences = []
+    for loss in dict.fromkeys(f.variant.loss for f in findings):
+        own = [f for f in findings if f.variant.loss == loss]
+        parts = []
+        for q in (q for q in QUANTITIES if q.key in ALWAYS):
+            means = [f.estimates[q.key].mean for f in own if f.estimates[q.key].n]
+            if means:
+                low, high = (f"{100 * v:.2f}" if q.percent else show(v, 3) for v in (min(means), max(means)))
+                parts.append(f"{q.title} from {low} to {high}{' %' if q.percent else ''}")
+        runs = sum(len(f.variant.counted) for f in own)
+        name = own[0].variant.label.split(" · ")[0]
+        about = f"{count(len(own), 'variant')}, {count(runs, 'run')}"
+        sentences.append((loss, f"{name} ({about}): {', '.join(parts) or 'nothing measured'}."))
+    return sentences
+
+
+def difference_clause(finding: Finding, quantity: Quantity) -> str:
+    """What a difference to the reference says, with its interval."""
+    d, title = finding.effect(quantity), quantity.short
+    if not math.isfinite(d.mean):
+        return f"{title} not measured"
+    size = size_text(Effect(finding, quantity, d)) if d.mean else "equal"
+    if d.n < 2:
+        return f"{title} {size}"
+    if not d.has_interval:
+        return f"{title} {size} in each of {d.n} seeds"
+    if d.clear:
+        return f"{title} {size} ({_interval(d, quantity)})"
+    if d.too_small and d.excludes_zero:
+        return f"{title} within {show_images(d)}, too few to count"
+    return f"{title} not distinguishable ({_interval(d, quantity)})"
+
+
+def rate_text(value: Estimate) -> str:
+    """A rate with its standard deviation over seeds."""
+    if value.n == 0:
+        return "not measured"
+    return f"{100 * value.mean:.2f} %" + (f" ± {100 * value.std:.2f}" if value.n > 1 else "")
+
+
+def _accuracy_sentence(ranking: Ranking) -> str:
+    name = "accuracy" if ranking.quantity.split == "test" else ranking.quantity.title
+    best, second, *_ = ranking.places
+    behind = second.behind
+    if behind is None or behind.n == 0:
+        return f"{_loss(best)} has the highest {name}, but shares no seed with {_loss(second)}: nothing is shown by it."
+    lead = f"{show(100 * abs(behind.mean), 2)} points" + (f", {show_images(behind)}" if behind.resolution else "")
+    if ranking.pairs == 1:
+        equal = "are equal" if behind.mean == 0 else f"differ by {lead}"
+        both = join([_loss(best), _loss(second)])
+        return f"No verdict from one seed: on {name}, {both} {equal}, and chance is not ruled out."
+    leaders = ranking.leaders
+    if len(leaders) == 1:
+        against = _loss(second) if len(ranking.places) == 2 else f"the next, {_loss(second)}"
+        return (
+            f"{_loss(best)} wins on {name}: {lead} above {against} ({_interval(behind, ranking.quantity, flip=True)})."
+        )
+    if len(leaders) == len(ranking.places):
+        if len(leaders) == 2:
+            return f"No loss wins on {name}: {join([_loss(p) for p in leaders])} differ by {lead}, which may be chance."
+        spread = 100 * abs(ranking.places[-1].behind.mean) if ranking.places[-1].behind else 0.0
+        return f"No loss wins on {name}: all {len(leaders)} lie within {show(spread, 2)} points."
+    losers = [p for p in ranking.places if not p.leads]
+    told = [f"{_loss(p)} is {show(100 * abs(p.behind.mean), 2)} points lower" for p in losers if p.behind]
+    return f"{join([_loss(p) for p in leaders])} lead on {name} and cannot be told apart; {join(told)}."
+
+
+def _effect_sentences(ranking: Ranking) -> list[str]:
+    """The largest clear difference of a rate other than the ranked one, and the largest clear ratio."""
+    others = [e for e in ranking.effects if e.quantity.key != ranking.quantity.key]
+    largest = [next((e for e in others if e.quantity.ratio is ratio), None) for ratio in (False, True)]
+    said: list[str] = []
+    for effect in filter(None, largest):
+        group = effect.quantity.key, effect.difference.mean > 0
+        name = effect.finding.variant.label
+        verbs = VERBS.get(effect.quantity.key)
+        verb = f"{verbs[0] if effect.difference.mean > 0 else verbs[1]}: " if verbs else "differs: "
+        against = f" than {effect.finding.reference.label}" if effect.finding.reference and verbs else ""
+        same = [e for e in others if (e.quantity.key, e.difference.mean > 0) == group]
+        among = f", the largest of {len(same)} such differences" if len(same) > 1 else ""
+        text = f"{effect.quantity.title} {size_text(effect)}{among}"
+        said.append(f"{name} {verb[:-2]}{against}: {text}.")
+    return said
+
+
+def _advice(ranking: Ranking) -> str:
+    """How many more seeds would tell the losses apart that lead, where there are several."""
+    behind = ranking.leaders[-1].behind
+    if behind is None or behind.n == 0:
+        return ""
+    if behind.n == 1:
+        return "Run at least two more seeds."
+    size = f"{show(100 * abs(behind.mean), 2)} points"
+    if behind.too_small:
+        return f"A difference of {show_images(behind)} is too small to count: a larger test set would tell more."
+    needed = seeds_needed(behind)
+    if needed is None or needed > MOST_SEEDS:
+        return f"More than {MOST_SEEDS} seeds would be needed to tell {size} apart."
+    more = max(1, needed - behind.n)
+    return f"Run {count(more, 'more seed')} to tell {size} apart."
+
+
+def _collapse_clause(finding: Finding, n: int) -> str:
+    reached, recorded = finding.reached["nc1_epoch"], finding.recorded["nc1_epoch"]
+    if reached == n:
+        epoch = finding.speeds["nc1_epoch"].mean
+        return f", NC1 below 0.1 by epoch {epoch:.1f} on average" if n > 1 else f", NC1 below 0.1 by epoch {epoch:g}"
+    if not recorded:
+        return ", NC1 over the epochs not recorded"
+    if recorded < n:
+        return f", NC1 below 0.1 in {reached} of {recorded} runs and not recorded in {n - recorded}"
+    return f", NC1 below 0.1 in {reached} of {n} runs" if reached else ", NC1 never below 0.1"
+
+
+def _early_clause(finding: Finding) -> str:
+    found = {nc.upper(): finding.speed_differences[f"log_{nc}"] for nc in ("nc1", "nc2", "nc3")}
+    found = {name: d for name, d in found.items() if d.n > 1}
+    if not found:
+        return ""
+    groups = {
+        "lower": [name for name, d in found.items() if d.clear and d.mean < 0],
+        "higher": [name for name, d in found.items() if d.clear and d.mean > 0],
+        "not distinguishable": [name for name, d in found.items() if not d.clear],
+    }
+    parts = [f"{join(names)} {word}" for word, names in groups.items() if names]
+    return f"on average over {name_early([finding])}, {', '.join(parts)}"
+
+
+def _interval(d: Difference, quantity: Quantity, flip: bool = False) -> str:
+    low, high = (-d.high, -d.low) if flip else (d.low, d.high)
+    name = f"{show(100 * d.confidence, 3)} % interval"
+    if quantity.ratio:
+        return f"{name} ×{show_factor(low)} to ×{show_factor(high)}"
+    scale = 100 if quantity.percent else 1
+    return f"{name} {show(scale * low, 2, sign=True)} to {show(scale * high, 2, sign=True)}"
+
+
+def _loss(place: Place) -> str:
+    return place.finding.variant.label.split(" · ")[0]

@@ -1,0 +1,38 @@
+"""How samples become steps, and steps are shared out over processes: the rules all loaders keep."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def count_steps(count: int, batch_size: int, *, drop_last: bool, rank: int, world_size: int) -> int:
+    """The steps of an epoch over `count` samples in global batches; raises where the batches cannot be made or shared.
+
+    >>> count_steps(10, 4, drop_last=False, rank=0, world_size=2)
+    3
+    """
+    if batch_size < 1 or (drop_last and batch_size > count):
+        raise ValueError(f"batch_size must lie in 1..{count} (the training samples), got {batch_size}")
+    check_rank(rank, world_size)
+    if batch_size % world_size:
+        raise ValueError(f"batch_size must be a multiple of the {world_size} processes, got {batch_size}")
+    return count // batch_size if drop_last else -(-count // batch_size)
+
+
+def shard_rows(count: int, batch_size: int, *, rank: int, world_size: int) -> Tensor:
+    """The rows that one process goes through in order: a contiguous share, the shares in order being the whole.
+
+    >>> shard_rows(5, 2, rank=1, world_size=2).tolist()
+    [3, 4]
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    check_rank(rank, world_size)
+    return torch.arange(count).tensor_split(world_size)[rank]
+
+
+def check_rank(rank: int, world_size: int) -> None:
+    """Raise for a rank that names none of the processes."""
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank must lie in 0..{world_size - 1}, got {rank}")

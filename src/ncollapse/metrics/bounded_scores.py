@@ -1,0 +1,183 @@
+"""Decisions, margins and negative scores of very many scores: float32 tiles, with float64 wherever it counts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .classifier import Classifier
+from .collapse import Moments
+from .products import UNIT, Products, bound_error
+from .rows import Rows, split_range
+from .sample_scores import SampleScores, ScoreNeeds, open_negatives
+from .second_pass import Chunk
+
+SCORES = 1 << 21  # scores a tile: 8 MB
+HUGE = 1e30  # relative offsets beyond this do not fit into float32
+CANCELLED = 1e-5  # a difference below this share of its terms has lost too many digits
+
+
+def tile_rows(num_classes: int) -> int:
+    """Samples a tile of float32 scores."""
+    return max(64, SCORES // num_classes)
+
+
+class UnitRows:
+    """Rows [K, d] divided by the largest norm among them, in float32, for products with unit vectors."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.norms = rows.norms()
+        self.largest = float(self.norms.max()) or 1.0
+        self.values = torch.empty(len(rows), rows.dim, dtype=torch.float32, device=rows.device)
+        for part in rows.parts():
+            self.values[part] = rows.block(part) / self.largest
+
+    def multiply(self, units: Tensor) -> Tensor:
+        """Products [c, K] of the rows with float32 unit vectors, off by at most `bound_error(d)` each."""
+        return units @ self.values.T
+
+    def shift(self, tile: Tensor, inverse: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores a_j x + offset_j in the units of `multiply`, and how far they may be off, sample by sample [c]."""
+        offset = offset / self.largest
+        size = inverse * offset.abs().max()
+        fits = (size < HUGE) & (inverse > 0)
+        shifted = torch.addcmul(tile, (inverse * fits).float()[:, None], offset.float())
+        return shifted, torch.where(fits, bound_error(self.values.shape[1]) + 4 * UNIT * (1 + size), torch.inf)
+
+
+class BoundedScores(SampleScores):
+    """Every score in float32, of centred features and centred weights at unit length, so that its error is bounded.
+
+    The classes that these scores single out are certain, or else found again in float64; their scores are then computed
+    in float64. The same holds for the least and the largest negative score. Their mean comes from the class means,
+    their standard deviation from d x d moments, and their quantiles from the float32 scores.
+    """
+
+    def __init__(
+        self, classifier: Classifier, moments: Moments, classes: Tensor | None, needs: ScoreNeeds, energy: float
+    ) -> None:
+        super().__init__(classifier, int(moments.counts.sum()), needs)
+        self.classifier, self.classes, self.global_mean = classifier, classes, moments.global_mean
+        centred = classifier.rows().centre()
+        self.units = UnitRows(centred)
+        norms = self.units.norms
+        inverse = torch.where(norms > 0, 1 / norms, 0.0)
+        self.cosines = Products(centred, scale=inverse)
+        self.relative = (inverse * self.units.largest).to(torch.float32)
+        self.shared = torch.cat([block @ moments.global_mean for block in centred.blocks()])
+        logit_offset = self.shared - classifier.bias
+        self.logit_offset = logit_offset - logit_offset.mean()
+        self.mean_weight = classifier.rows().mean()
+        self.common_squares = torch.zeros((), dtype=torch.float64, device=norms.device)
+        if needs.negatives:
+            self.negatives = open_negatives(classifier, moments, classes, energy)
+            self.extremes = [_Extreme(sign, classifier.rows(), norms.device) for sign in (1.0, -1.0)]
+
+    def add(self, chunk: Chunk) -> None:
+        """Take some samples."""
+        super().add(chunk)
+        for part in split_range(len(chunk.labels), tile_rows(len(self.units.values))):
+            self._add_part(chunk, part)
+
+    def _add_part(self, chunk: Chunk, part: slice) -> None:
+        place = slice(chunk.start + part.start, chunk.start + part.stop)
+        features, shifted, distances = chunk.features[part], chunk.shifted[part], chunk.distances[part]
+        labels = chunk.labels[part]
+        inverse = chunk.inverse[part]
+        tile = self.units.multiply(chunk.units[part])
+        if self.needs.logits:
+            index = self.logits.settle(*self.units.shift(tile, inverse, self.logit_offset), features, labels)
+            own = self.positive[place] - self.bias[labels]
+            self.put_logits(place, own, self.logits.at(features, index), index)
+        elif self.needs.decisions:
+            logits, bound = self.units.shift(tile, inverse, self.logit_offset)
+            self.decision[place] = self.logits.settle(logits, bound, features)
+        if self.negatives is not None:
+            self._add_negatives(tile, features, labels, distances)
+        if self.needs.margins:
+            index = self.cosines.settle(tile.mul_(self.relative), bound_error(shifted.shape[1]), shifted, labels)
+            margin = self.cosines.at(shifted, labels) - self.cosines.at(shifted, index)
+            self.margin[place] = margin * inverse
+
+    def _add_negatives(self, tile: Tensor, features: Tensor, labels: Tensor, distances: Tensor) -> None:
+        assert self.negatives is not None
+        scale = self.negatives.scale
+        lengths, common = distances * (self.units.largest * scale), features @ self.mean_weight
+        self.common_squares += (common - self.negatives.centre).square().sum()
+        shared = self.shared * scale
+        scores = (tile * lengths.float()[:, None]).add_(shared.float()).add_((common * scale).float()[:, None])
+        bound = bound_error(features.shape[1]) * lengths
+        bound += 4 * UNIT * (lengths + shared.abs().max() + (common * scale).abs())
+        own = labels[:, None]
+        for extreme in self.extremes:
+            extreme.add(scores.scatter_(1, own, -extreme.sign * torch.inf), bound, features)
+        self.negatives.count_bins(scores.scatter_(1, own, -torch.inf))
+
+    def finish(self, moments: Moments) -> None:
+        """Complete the negative scores: their extremes and the sum of their squared deviations from the mean c.
+
+        With W~ the centred classifier and w its mean row, a sample's deviations have the squared sum
+        |W~ h|^2 + K (w h - c)^2; over all samples the first part is <W~^T W~, H^T H>. The own scores are taken off.
+        """
+        if self.negatives is None:
+            return
+        assert moments.scatter is not None
+        largest, least = (extreme.value for extreme in self.extremes)
+        self.negatives.widen(least, largest)
+        second = moments.scatter.clone()
+        for part in moments.means().parts():
+            block = moments.means().block(part) * moments.counts[part].sqrt()[:, None]
+            second.addmm_(block.T, block)
+        classes = len(self.classifier.weight)
+        everything = (self.cosines.rows.gram() * second).sum() + classes * self.common_squares
+        squares = everything - (self.positive - self.negatives.centre).square().sum()
+        if float(squares) < CANCELLED * float(everything):
+            squares = self._sum_by_class(moments)
+        self.negatives.squares = squares.clamp_min(0.0)
+
+    def _sum_by_class(self, moments: Moments) -> Tensor:
+        """The same sum where the own scores are nearly all of it: around the class means, pair by pair of classes."""
+        assert moments.scatter is not None
+        assert self.negatives is not None
+        weight, means, bounds = self.classifier.rows(), moments.means(), tile_rows(len(self.classifier.weight))
+        total = torch.zeros((), dtype=torch.float64, device=moments.scatter.device)
+        own = torch.empty_like(moments.counts)
+        for part in split_range(len(means), bounds):
+            index = torch.arange(part.start, part.stop, device=own.device)
+            index = index if self.classes is None else self.classes[part]
+            block = means.block(part)
+            own[part] = torch.linalg.vecdot(block, weight.pick(index))
+            for columns in weight.parts():
+                table = (block @ weight.block(columns).T).sub_(self.negatives.centre)
+                inside = (index >= columns.start) & (index < columns.stop)
+                table[inside, index[inside] - columns.start] = 0.0
+                total += moments.counts[part] @ table.square_().sum(1)
+        places = self.labels if self.classes is None else torch.searchsorted(self.classes, self.labels)
+        within = (weight.gram() * moments.scatter).sum() - (self.positive - own[places]).square().sum()
+        return total + within.clamp_min(0.0)
+
+
+class _Extreme:
+    """The largest (sign 1) or least (sign -1) of all scores in float64, from float32 scores with known bounds."""
+
+    def __init__(self, sign: float, weight: Rows, device: torch.device) -> None:
+        self.sign, self.products = sign, Products(weight)
+        self.certain = torch.full(
+            (), -torch.inf, dtype=torch.float64, device=device
+        )  # the extreme is no less than this
+        self.value = torch.full((), -sign * torch.inf, dtype=torch.float64, device=device)
+
+    def add(self, scores: Tensor, bound: Tensor, features: Tensor) -> None:
+        """Take scores [c, K], each off by at most its sample's bound [c], of features [c, d]."""
+        edge = (scores.amax(1) if self.sign > 0 else -scores.amin(1)).to(torch.float64)
+        self.certain = torch.maximum(self.certain, (edge - bound).max())
+        rows = (edge + bound >= self.certain).nonzero().flatten()
+        slack = 2 * bound[rows].float()[:, None]  # more than the rounding of this comparison
+        near = (self.sign * scores[rows] + slack >= self.certain.float()).nonzero()
+        for part in split_range(len(near), max(1, SCORES // features.shape[1])):
+            sample, index = near[part].unbind(1)
+            exact = self.products.at(features[rows[sample]], index)
+            if self.sign > 0:
+                self.value = torch.maximum(self.value, exact.max())
+            else:
+                self.value = torch.minimum(self.value, exact.min())

@@ -1,0 +1,90 @@
+"""The first pass over the features: counts, sums and energies by class.
+
+Features are taken relative to an anchor, the first sample: what all samples have in common (an offset, a constant
+output) then adds no rounding. Nothing is read back from the device inside the pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .batches import Source, refuse_inferred, refuse_non_finite
+from .rows import add_by_class, square_norms
+from .similarity import DirectionSums
+
+SMALLEST, LARGEST = 1e-70, 1e70  # between them fourth powers, summed over samples and classes, stay within float64
+
+
+@dataclass(frozen=True)
+class ClassSums:
+    """What the first pass finds."""
+
+    counts: Tensor  # [K] float64
+    sums: Tensor  # [K, d] of h - anchor
+    energies: Tensor  # [K] sum of |h - anchor|^2
+    anchor: Tensor  # [d]
+    feature_energy: float  # mean of |h|^2
+    directions: DirectionSums | None  # of h / |h|, where asked for
+
+
+def sum_classes(source: Source, num_classes: int | None, *, directions: bool = True) -> ClassSums:
+    """First pass; raises for labels past `num_classes`, for NaN or Inf and for magnitudes beyond 1e-70 to 1e70."""
+    classes = num_classes or source.num_classes or 0
+    options: dict[str, Any] = {"dtype": torch.float64, "device": source.device}
+    sums, energies = torch.zeros(classes, source.dim, **options), torch.zeros(classes, **options)
+    counts, total = torch.zeros(classes, **options), torch.zeros((), **options)
+    units = DirectionSums.zeros(classes, source.dim, source.device) if directions else None
+    anchor: Tensor | None = None
+    for features, labels in source.read(source.rows()):
+        if source.num_classes is None and len(labels):
+            largest = int(labels.max())
+            if num_classes is None and largest >= len(counts):
+                refuse_inferred(largest)
+                grown = largest + 1 - len(counts)
+                sums, energies, counts = (_grow(value, grown) for value in (sums, energies, counts))
+                units = None if units is None else DirectionSums(_grow(units.sums, grown))
+            refuse_large_labels(largest, len(counts))
+        norms = torch.linalg.vector_norm(features, dim=1)
+        total += norms.square().sum()
+        if units is not None:
+            units.add(features, labels, norms)
+        if anchor is None:
+            anchor = features[0].clone()
+        features.sub_(anchor)  # in place: a chunk is ours until the next one
+        add_by_class(sums, labels, features)
+        energies.index_add_(0, labels, square_norms(features))
+        counts.index_add_(0, labels, torch.ones_like(norms))
+    if anchor is None:
+        raise ValueError("features: no samples (N = 0); at least one is needed")
+    if not bool(torch.isfinite(sums).all() & torch.isfinite(anchor).all()):
+        refuse_non_finite(source, source.rows())
+        raise ValueError("features: their sums overflow float64; rescale them")
+    energy = float(total / counts.sum())
+    refuse_scale_of(source, energy)
+    return ClassSums(counts, sums, energies, anchor, energy, units)
+
+
+def _grow(values: Tensor, rows: int) -> Tensor:
+    return torch.cat([values, values.new_zeros(rows, *values.shape[1:])])
+
+
+def refuse_large_labels(largest: int, num_classes: int) -> None:
+    """Raise for a label that names no class."""
+    if largest >= num_classes:
+        raise ValueError(f"labels: expected integers 0..{num_classes - 1} for {num_classes} classes, got {largest}")
+
+
+def refuse_scale(name: str, size: float) -> None:
+    """Raise for a largest magnitude whose fourth power leaves float64; all zeros are fine."""
+    if size and not SMALLEST <= size <= LARGEST:
+        raise ValueError(f"{name}: expected magnitudes of {SMALLEST:g} to {LARGEST:g}, got {size:.2g}; rescale them")
+
+
+def refuse_scale_of(source: Source, energy: float) -> None:
+    """`refuse_scale` of features with this mean |h|^2; they are read again only where that looks wrong."""
+    if not SMALLEST**2 <= energy <= LARGEST**2:
+        refuse_scale("features", max(float(features.abs().max()) for features, _ in source.read(source.rows())))

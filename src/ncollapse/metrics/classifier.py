@@ -1,0 +1,113 @@
+"""The classifier that is measured: checked, beside the features, in the dtype it came in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .batches import Array, check_real, refuse_inferred
+from .class_sums import refuse_large_labels, refuse_scale
+from .rows import Rows
+
+
+@runtime_checkable
+class Layer(Protocol):
+    """Something with a weight [K, d] and a bias [K]: a Head, LinearHead, ETFHead or torch.nn.Linear."""
+
+    @property
+    def weight(self) -> Tensor:
+        """W."""
+
+    @property
+    def bias(self) -> Tensor | None:
+        """b, or None."""
+
+
+HeadLike: TypeAlias = "Layer | tuple[Array, Array | None]"
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """W [K, d] in any real dtype and b [K] in float64 of z = W h - b, on the device of the features."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def rows(self, index: Tensor | None = None) -> Rows:
+        """The rows of W, or some of them, in float64."""
+        return Rows(self.weight, index=index)
+
+
+def check_head(weight: Array | None, bias: Array | None, head: HeadLike | None) -> tuple[Tensor | None, Tensor | None]:
+    """The classifier as tensors, from either way of giving it."""
+    if head is not None:
+        if weight is not None or bias is not None:
+            raise ValueError("head: give either head or weight and bias, not both")
+        from ncollapse.heads import Head
+
+        if isinstance(head, tuple):
+            for name, value in zip(("weight", "bias"), head):
+                if isinstance(value, np.ndarray):
+                    check_real(name, value)
+        found = Head.of(head)
+        return found.weight, found.bias
+    if weight is None:
+        if bias is not None:
+            raise ValueError("bias: given without weight; a bias alone is no classifier")
+        return None, None
+    return _as_tensor("weight", weight), None if bias is None else _as_tensor("bias", bias)
+
+
+def _as_tensor(name: str, value: Array) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach()
+    check_real(name, value if isinstance(value, np.ndarray) else np.asarray(value))
+    return torch.from_numpy(np.array(value, dtype=np.float64))
+
+
+def place_classifier(head: tuple[Tensor | None, Tensor | None], dim: int, device: torch.device) -> Classifier | None:
+    """The classifier beside the features, its shape and values checked; no bias is a bias of 0."""
+    weight, bias = head
+    if weight is None:
+        return None
+    if weight.ndim != 2 or weight.shape[1] != dim or weight.shape[0] == 0:
+        raise ValueError(f"weight: expected shape [K, {dim}] to fit features [N, {dim}], got {tuple(weight.shape)}")
+    classes = weight.shape[0]
+    if bias is None:
+        bias = torch.zeros(classes)
+    if tuple(bias.shape) != (classes,):
+        raise ValueError(f"bias: expected shape [{classes}] to fit weight [{classes}, {dim}], got {tuple(bias.shape)}")
+    for name, value in (("weight", weight), ("bias", bias)):
+        check_real(name, value)
+    kept = weight.to(device) if weight.is_floating_point() else weight.to(device, torch.float64)
+    placed = Classifier(kept, bias.to(device, torch.float64))
+    size = 0.0
+    for name, value in (("bias", placed.bias), ("weight", placed.weight)):
+        least, largest = (float(edge) for edge in torch.aminmax(value))  # NaN and Inf reach the edges
+        size = max(abs(least), abs(largest))
+        if not size < float("inf"):
+            raise ValueError(f"{name}: holds NaN or Inf")
+    refuse_scale("weight", size)
+    return placed
+
+
+def settle_classes(num_classes: int | None, seen: int | None, classifier: Classifier | None) -> int | None:
+    """The number of classes by the argument, the classifier or the labels; raises where they disagree."""
+    if num_classes is not None and (num_classes != int(num_classes) or num_classes < 1):
+        raise ValueError(f"num_classes: expected a whole number of at least 1, got {num_classes}")
+    if classifier is not None:
+        rows = len(classifier.weight)
+        if num_classes is not None and num_classes != rows:
+            raise ValueError(f"num_classes: {num_classes}, but weight has {rows} rows")
+        num_classes = rows
+    if num_classes is None:
+        if seen is not None:
+            refuse_inferred(seen - 1)
+        return seen
+    if seen is not None:
+        refuse_large_labels(seen - 1, num_classes)
+    return int(num_classes)

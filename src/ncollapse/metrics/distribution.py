@@ -1,0 +1,175 @@
+"""The distribution of more numbers than fit in memory.
+
+Mean, standard deviation, least and largest are exact for any size. Quantiles are exact while all numbers fit in memory;
+beyond that they come from exact counts in fixed bins: a number's bin is made of the sign, the exponent and the first
+eleven digits of its mantissa in float32, so that a quantile is off by at most one part in 2^11 of its own size, and
+does not depend on batches or order.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .scores import LEVELS, Counts, Spread, Values, make_spread, quantile_places
+
+EXACT = 1 << 23  # numbers held at once for exact quantiles: 64 MB
+SHIFT = 12  # mantissa digits of float32 dropped to make a bin
+FLIP = 0x7FFFFFFF  # all bits but the sign
+BINS = 1 << (32 - SHIFT)
+COPIES = 16  # of the counts on a GPU, where equal numbers would all add to the same few counts
+
+
+class Distribution:
+    """Collects numbers chunk by chunk.
+
+    Args:
+        count: how many numbers will be added.
+        centre: their mean, known beforehand.
+        device: where they are.
+        scale: a power of two that brings the largest magnitude near 1, where float32 can tell them apart.
+        parked: how many infinities will be added beside them, which stand for no number.
+    """
+
+    def __init__(self, count: int, centre: float, device: torch.device, *, scale: float = 1.0, parked: int = 0) -> None:
+        self.count, self.centre, self.scale = count, centre, scale
+        self.exact = count + parked <= EXACT
+        self.squares = torch.zeros((), dtype=torch.float64, device=device)  # sum of (number - centre)^2
+        self.least = torch.full((), torch.inf, dtype=torch.float64, device=device)
+        self.largest = torch.full((), -torch.inf, dtype=torch.float64, device=device)
+        self._parked = parked
+        self._held = torch.empty(count + parked if self.exact else 0, dtype=torch.float64, device=device)
+        self._filled = 0
+        self._copies = COPIES if device.type == "cuda" else 1
+        self._counts = torch.zeros(0 if self.exact else BINS * self._copies, dtype=torch.int64, device=device)
+
+    def add(self, numbers: Tensor) -> None:
+        """Add float64 numbers, none of them parked."""
+        if numbers.numel() == 0:
+            return
+        self.widen(numbers.amin(), numbers.amax())
+        self.squares += (numbers - self.centre).square_().sum()
+        self.keep(numbers)
+
+    def add_other_scores(self, scores: Tensor, own: Tensor) -> None:
+        """Add scores [c, K] but for each sample's own class `own` [c, 1]; `scores` is overwritten."""
+        least = scores.scatter_(1, own, torch.inf).amin()
+        self.widen(least, scores.scatter_(1, own, -torch.inf).amax())
+        self.keep(scores)
+        self.squares += (scores.scatter_(1, own, self.centre) - self.centre).square_().sum()
+
+    def widen(self, least: Tensor, largest: Tensor) -> None:
+        """Note the extremes of some numbers."""
+        self.least, self.largest = torch.minimum(self.least, least), torch.maximum(self.largest, largest)
+
+    def keep(self, numbers: Tensor) -> None:
+        """Keep numbers for the quantiles; a parked one is -inf."""
+        if not self.exact:
+            self.count_bins((numbers * self.scale).to(torch.float32))
+            return
+        place = self._held[self._filled : self._filled + numbers.numel()].view_as(numbers)
+        place.copy_(numbers)
+        if self._parked:
+            place.masked_fill_(place == -torch.inf, torch.inf)
+        self._filled += numbers.numel()
+
+    def count_bins(self, scaled: Tensor) -> None:
+        """Count float32 numbers, times the scale, into the bins; `scaled` is overwritten."""
+        keys = scaled.view(torch.int32)
+        # flip the negative half so that the order of the keys is the order of the numbers
+        bins = (keys >> 31).bitwise_and_(FLIP).bitwise_xor_(keys)
+        bins = bins.bitwise_right_shift_(SHIFT).add_(BINS // 2).flatten()
+        if self._copies == 1:
+            self._counts += torch.bincount(bins, minlength=BINS)
+            return
+        copy = torch.arange(len(bins), device=bins.device) % self._copies
+        self._counts.scatter_add_(0, copy.add_(bins, alpha=self._copies), torch.ones_like(copy))
+
+    def _sum_copies(self) -> Counts:
+        counts: Counts = self._counts.view(BINS, self._copies).sum(1).cpu().numpy()
+        counts[_bin_of(-math.inf)] -= self._parked
+        return counts
+
+    def held(self) -> Values | None:
+        """All numbers, with those that quantiles need in their place of the order; None where only counts are kept."""
+        if not self.exact:
+            return None
+        held: Values = self._held.cpu().numpy()
+        held.partition(sorted({*quantile_places(self.count), self.count - 1}))
+        return held[: self.count]
+
+    def spread(self) -> Spread:
+        """The spread of all numbers."""
+        if self.count == 0:
+            return Spread()
+        least, largest = float(self.least), float(self.largest)
+        mean = min(max(self.centre, least), largest)
+        std = math.sqrt(float(self.squares) / self.count)
+        held = self.held()
+        if held is not None:
+            return make_spread(mean, std, held, least, largest)
+        q05, q25, median, q75, q95 = (min(max(value, least), largest) for value in self._binned_quantiles())
+        return Spread(mean, std, least, q05, q25, median, q75, q95, largest, self.count)
+
+    def _binned_quantiles(self) -> list[float]:
+        below = np.cumsum(self._sum_copies())
+
+        def ranked(rank: int) -> float:  # the number with that many below it, to within its bin
+            index = int(np.searchsorted(below, rank, side="right"))
+            before = int(below[index - 1]) if index else 0
+            share = (rank - before + 0.5) / int(below[index] - before)
+            low, high = self._edge(index), self._edge(index + 1)
+            return low + share * (high - low)
+
+        result = []
+        for level in LEVELS:
+            place = level * (self.count - 1)
+            left, right = ranked(int(place)), ranked(min(int(place) + 1, self.count - 1))
+            result.append(left + (place - int(place)) * (right - left))
+        return result
+
+    def histogram(self, bins: int) -> tuple[Values, Counts]:
+        """Edges [bins + 1] from least to largest and counts [bins]; a kept count is filed at the middle of its bin."""
+        if self.count == 0:
+            return np.linspace(0.0, 1.0, bins + 1), np.zeros(bins, dtype=np.int64)
+        edges = even_edges(float(self.least), float(self.largest), bins)
+        held = self.held()
+        if held is not None:
+            return edges, np.histogram(held, edges)[0].astype(np.int64)
+        counts = self._sum_copies()
+        filled = counts.nonzero()[0]
+        middles = np.array([(self._edge(int(index)) + self._edge(int(index) + 1)) / 2 for index in filled])
+        middles = np.clip(middles, edges[0], edges[-1])
+        return edges, np.histogram(middles, edges, weights=counts[filled])[0].astype(np.int64)
+
+    def _edge(self, index: int) -> float:
+        """The least number of a bin."""
+        key = (index - BINS // 2) << SHIFT
+        key = key ^ FLIP if key < 0 else key
+        return float(np.array([key], dtype=np.int32).view(np.float32)[0]) / self.scale
+
+
+def choose_scale(largest: float) -> float:
+    """The power of two that brings a bound on the magnitudes to at most 1; 1 for a bound of 0.
+
+    >>> choose_scale(5.0)
+    0.125
+    """
+    return 2.0 ** -math.ceil(math.log2(largest)) if largest > 0 else 1.0
+
+
+def even_edges(low: float, high: float, bins: int) -> Values:
+    """Evenly spaced edges from low to high, a little apart when the two are equal."""
+    if not high > low:
+        margin = max(abs(low), 1.0) * 1e-6
+        low, high = low - margin, high + margin
+    return np.linspace(low, high, bins + 1)
+
+
+def _bin_of(value: float) -> int:
+    key = int(np.array([value], dtype=np.float32).view(np.int32)[0])
+    key = key ^ FLIP if key < 0 else key
+    return (key >> SHIFT) + BINS // 2

@@ -1,0 +1,39 @@
+"""The numerical rank of each class's features, in bounded memory."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .batches import Source
+from .presence import Presence
+
+HELD = 1 << 25  # numbers of triangular factors held at once: 256 MB
+
+
+def measure_numerical_rank(source: Source, presence: Presence) -> float:
+    """mse-landscape Sec. 4: mean over classes of |H_k|_*^2 / |H_k|_F^2, with H_k the features of class k, uncentred.
+
+    Each class is reduced to the triangular factor of its features by a QR of the factor so far and the new rows, which
+    keeps the singular values to float64 rounding; classes are taken in groups whose factors fit in memory.
+    """
+    if not presence.present or (presence.strict and presence.classes is not None):
+        return math.nan
+    members = presence.take(torch.arange(len(presence.counts), device=presence.counts.device)).tolist()
+    group = max(1, HELD // source.dim**2)
+    rows = max(source.rows(), 2 * source.dim)
+    ranks: list[Tensor] = []
+    for start in range(0, len(members), group):
+        factors = {member: torch.zeros(0, source.dim).to(presence.counts) for member in members[start : start + group]}
+        for features, labels in source.read(rows):
+            for member in set(labels.tolist()):
+                if member in factors:
+                    stacked = torch.cat([factors[member], features[labels == member]])
+                    full = len(stacked) > source.dim
+                    factors[member] = torch.linalg.qr(stacked, mode="r").R if full else stacked
+        for factor in factors.values():
+            singular = torch.linalg.svdvals(factor)
+            ranks.append(singular.sum().square() / singular.square().sum())
+    return float(torch.stack(ranks).mean())

@@ -1,0 +1,79 @@
+"""Which classes have samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SHOWN = 10  # missing classes named in a warning
+
+
+@dataclass(frozen=True)
+class Presence:
+    """Counts of all K classes, and the numbers of those that have samples.
+
+    strict: fields that compare class means are undefined unless every class has a sample.
+    """
+
+    counts: Tensor  # [K] float64
+    classes: Tensor | None  # [P] the classes with a sample, None if all have one
+    strict: bool = False
+
+    @property
+    def present(self) -> int:
+        """How many classes have samples."""
+        return len(self.counts) if self.classes is None else len(self.classes)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the fields that compare class means are defined."""
+        return self.present > 1 and not (self.strict and self.classes is not None)
+
+    def places(self) -> Tensor | None:
+        """The place of each class among those present [K], None if all are."""
+        if self.classes is None:
+            return None
+        found = torch.zeros(len(self.counts), dtype=torch.int64, device=self.counts.device)
+        found[self.classes] = torch.arange(len(self.classes), device=found.device)
+        return found
+
+    def empty(self) -> tuple[int, ...]:
+        """The classes without a sample."""
+        return () if self.classes is None else tuple((self.counts == 0).nonzero().flatten().tolist())
+
+    def fill(self, values: Tensor) -> Tensor:
+        """Values of the classes present [P, ...] as values of all classes [K, ...], NaN elsewhere."""
+        if self.classes is None:
+            return values
+        filled = values.new_full((len(self.counts), *values.shape[1:]), torch.nan)
+        filled[self.classes] = values
+        return filled
+
+    def take(self, values: Tensor) -> Tensor:
+        """The values [P, ...] of the classes present, of those of all classes [K, ...]."""
+        return values if self.classes is None else values[self.classes]
+
+    def explain(self) -> str | None:
+        """Why fields are NaN or measured over fewer classes; None where all classes have samples."""
+        if len(self.counts) < 2:
+            return "there is a single class; fields that compare all class means are NaN"
+        if self.classes is None:
+            return None
+        empty = self.empty()
+        named = ", ".join(str(index) for index in empty[:SHOWN]) + (", ..." if len(empty) > SHOWN else "")
+        missing = f"no sample of class{'' if len(empty) == 1 else 'es'} {named}"
+        if not self.comparable:
+            return f"{missing}; fields that compare all class means are NaN"
+        return f"{missing}; fields that compare class means are of the {self.present} classes present"
+
+
+def find_present(counts: Tensor, *, strict: bool = False) -> Presence:
+    """Look which classes have samples.
+
+    >>> find_present(torch.tensor([2.0, 0.0, 1.0])).classes
+    tensor([0, 2])
+    """
+    filled = counts > 0
+    return Presence(counts, None if bool(filled.all()) else filled.nonzero().flatten(), strict)

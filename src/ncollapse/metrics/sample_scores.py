@@ -1,0 +1,95 @@
+"""What the second pass keeps of the scores: a few numbers a sample, and the distribution of the negative scores."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .classifier import Classifier
+from .collapse import Moments
+from .distribution import Distribution, choose_scale
+from .products import Products
+from .second_pass import Chunk
+
+
+@dataclass(frozen=True)
+class ScoreNeeds:
+    """Which parts of the scores are wanted."""
+
+    own: bool = True  # each sample's own score
+    decisions: bool = True  # the class with the largest logit
+    logits: bool = True  # own logit and the largest of the others
+    margins: bool = True
+    negatives: bool = True
+
+    @property
+    def every_score(self) -> bool:
+        """Whether all N K scores are needed."""
+        return self.decisions or self.logits or self.margins or self.negatives
+
+
+class SampleScores:
+    """Own scores [N] and room for what every score is needed for."""
+
+    def __init__(self, classifier: Classifier, num_samples: int, needs: ScoreNeeds) -> None:
+        device = classifier.weight.device
+        decided, with_margin = num_samples if needs.decisions else 0, num_samples if needs.margins else 0
+        with_own, with_logits = num_samples if needs.own else 0, num_samples if needs.logits else 0
+        self.needs, self.bias = needs, classifier.bias
+        self.logits = Products(classifier.rows(), offset=-classifier.bias)
+        self.labels = torch.empty(num_samples, dtype=torch.int64, device=device)
+        self.positive = torch.empty(with_own, dtype=torch.float64, device=device)  # own score, without bias
+        self.own_logit = torch.empty(with_logits, dtype=torch.float64, device=device)  # with bias
+        self.other_logit = torch.empty(
+            decided, dtype=torch.float64, device=device
+        )  # the largest of the others, with bias
+        self.decision = torch.empty(decided, dtype=torch.int64, device=device)  # the class with the largest logit
+        self.margin = torch.empty(with_margin, dtype=torch.float64, device=device)  # cosine margin
+        self.negatives: Distribution | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        """Take some samples: labels and own scores."""
+        place = slice(chunk.start, chunk.start + len(chunk.labels))
+        self.labels[place] = chunk.labels
+        if self.needs.own:
+            self.positive[place] = torch.linalg.vecdot(chunk.features, self.logits.rows.pick(chunk.labels))
+
+    def put_logits(self, place: slice, own: Tensor, other: Tensor, index: Tensor) -> None:
+        """Note own logits, the largest others and their class; the first of equal logits decides."""
+        labels = self.labels[place]
+        self.own_logit[place], self.other_logit[place] = own, other
+        wins = (own > other) | ((own == other) & (labels < index))
+        self.decision[place] = torch.where(wins, labels, index)
+
+    def finish(self, moments: Moments) -> None:
+        """Complete what needs the within-class scatter."""
+
+
+def open_negatives(
+    classifier: Classifier, moments: Moments, classes: Tensor | None, feature_energy: float
+) -> Distribution:
+    """An empty distribution of the negative scores, with their mean, which the class means determine."""
+    samples, num_classes = int(moments.counts.sum()), len(classifier.weight)
+    _, others = sum_scores(classifier, moments, classes)
+    pairs = samples * (num_classes - 1)
+    largest = math.sqrt(feature_energy * samples) * float(classifier.rows().norms().max())
+    return Distribution(
+        pairs,
+        others / pairs if pairs else 0.0,
+        classifier.weight.device,
+        scale=choose_scale(largest),
+        parked=samples,
+    )
+
+
+def sum_scores(classifier: Classifier, moments: Moments, classes: Tensor | None) -> tuple[float, float]:
+    """The sums of all positive and of all negative scores, from the class means."""
+    rows = classifier.rows(classes)
+    own, means = 0.0, moments.means()
+    for part in rows.parts():
+        own += float(moments.counts[part] @ torch.linalg.vecdot(means.block(part), rows.block(part)))
+    everything = float(moments.global_mean @ classifier.rows().mean()) * float(moments.counts.sum())
+    return own, everything * len(classifier.weight) - own

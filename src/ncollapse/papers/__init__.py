@@ -1,0 +1,1 @@
+"""The papers' tables and figures as experiments: grids, published numbers, claims and verdicts."""

@@ -1,0 +1,213 @@
+"""What a paper says in words, checked on runs: the checks that several papers share.
+
+A check takes runs, each with the keys of its point, and returns a `Claim`. What only one paper says is in that paper's
+own module.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ncollapse.compare.variants import CASES
+from ncollapse.grammar import count
+from ncollapse.papers.experiment import Experiment
+from ncollapse.papers.matching import Match, epochs_of
+from ncollapse.runs.record import RunRecord
+
+BOTH_LOSSES = "runs of both losses are needed"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper, whether it holds in our runs (None: not decided), and the numbers behind that."""
+
+    text: str
+    holds: bool | None
+    detail: str
+
+
+Runs = list[tuple[dict[str, Any], RunRecord]]
+
+
+def check_claims(experiment: Experiment, matches: Sequence[Match]) -> list[Claim]:
+    """The claims about an experiment, checked; none if the paper makes none that a number decides, or nothing was run.
+
+    Trials, which trained for less than a quarter of the epochs, count only if there is nothing longer.
+    """
+    if experiment.claims is None:
+        return []
+    found = [match for match in matches if match.records]
+    found = [match for match in found if not match.is_trial] or found
+    runs = [(without_seed(match.point.keys), record) for match in found for record in match.records]
+    return experiment.claims(runs) if runs else []
+
+
+def without_seed(keys: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a point except its seed, which its runs have themselves."""
+    return {key: value for key, value in keys.items() if key != "seed"}
+
+
+def pair_losses(runs: Runs) -> Iterator[tuple[dict[str, Any], RunRecord, RunRecord]]:
+    """(keys without the loss, run of CE, run of BCE) for every CE run that has a BCE run of the same keys and seed."""
+    for keys, ce in runs:
+        if keys.get("loss") == "ce":
+            bce = [r for k, r in runs if k == {**keys, "loss": "bce"} and r.seed == ce.seed]
+            if bce:
+                yield {key: value for key, value in keys.items() if key != "loss"}, ce, bce[0]
+
+
+def approach_zero(runs: Runs, fields: Sequence[str], by: float = 10.0, small: float = 0.05) -> Claim:
+    """Every metric ends below a tenth of its first measurement, or, if it is a distance (not NC1), below 0.05.
+
+    The first measurement follows the first epoch, after which a fast loss has already made most of its progress. The
+    distances are between unit matrices, so 0.05 is an angle of 3 degrees. NC1 has no such scale; if it was first
+    measured later and did not fall that far from there, it is not decided.
+    """
+    kept, far, late, total = 0, 0, 0, 0
+    ends: dict[str, float] = {}
+    for _, record in runs:
+        for field in fields:
+            curve = [(epoch, value) for epoch, value in zip(*record.series(field)) if value > 0]
+            if len(curve) < 2:
+                continue
+            (first, start), (_, end) = curve[0], curve[-1]
+            name, fell = field.rpartition(".")[2], end < start / by
+            total += 1
+            far += fell
+            late += not fell and name == "nc1" and first > 1
+            kept += fell or (name != "nc1" and end < small)
+            ends[name] = max(end, ends.get(name, 0.0))
+    text = (
+        f"the NC metrics approach zero: they end below 1/{by:g} of where they started, NC2 and NC3 else below {small:g}"
+    )
+    if tuple(fields) == ("train.nc1",):
+        text = f"NC1 approaches zero: it ends below 1/{by:g} of where it started"
+    if not total:
+        return Claim(text, None, "")
+    detail = f"{kept} of {count(total, 'curve')}, {far} of them below 1/{by:g}"
+    detail += f", {late} first measured late" if late else ""
+    detail += f"; at the end at most {', '.join(f'{name} {value:.2g}' for name, value in ends.items())}"
+    holds = False if kept + late < total else None if late else True
+    return Claim(text, holds, detail)
+
+
+def falls_by_orders(runs: Runs, field: str = "train.nc1", orders: float = 1.0) -> Claim:
+    """NC1 ends at least `orders` orders of magnitude below its largest measured value, in every run."""
+    fallen = []
+    for _, record in runs:
+        values = [value for value in record.series(field)[1] if value > 0]
+        if len(values) > 1:
+            fallen.append(math.log10(max(values) / values[-1]))
+    text = f"NC1 falls by orders of magnitude: by {orders:g} at least"
+    if not fallen:
+        return Claim(text, None, "")
+    detail = f"by {min(fallen):.1f} to {max(fallen):.1f} orders over {count(len(fallen), 'run')}"
+    return Claim(text, min(fallen) >= orders, detail)
+
+
+def faster_under_bce(runs: Runs, fields: Sequence[str], *, mostly: bool = False) -> Claim:
+    """Over the first fifth of the epochs (20 of 100), the metrics of BCE lie below those of CE in geometric mean.
+
+    Runs of one length are compared at the epochs at which both were measured. All of them must agree, or, with
+    `mostly`, more than half.
+    """
+    kept, total, once = 0, 0, 0
+    for _, ce, bce in pair_losses(runs):
+        for field in fields:
+            epochs, early = measure_early([ce, bce], field)
+            if early:
+                total += 1
+                once += len(epochs) == 1
+                kept += early[1] < early[0]
+    text = "BCE's NC metrics fall faster than CE's in the first fifth of the training" + ", in most cases" * mostly
+    if not total:
+        return Claim(text, None, BOTH_LOSSES)
+    detail = f"{kept} of {count(total, 'curve')}" + f", {once} of them measured once in that time" * bool(once)
+    return Claim(text, kept > total / 2 if mostly else kept == total, detail)
+
+
+def higher_under_bce(runs: Runs, field: str, what: str, *, mostly: bool = False) -> Claim:
+    """BCE is above CE in that field in every pair of runs, or, with `mostly`, in more than half of them."""
+    gains = [100 * (bce.final(field) - ce.final(field)) for _, ce, bce in pair_losses(runs)]
+    gains = [gain for gain in gains if math.isfinite(gain)]
+    text = f"BCE raises {what} over CE" + " in most cases" * mostly
+    if not gains:
+        return Claim(text, None, BOTH_LOSSES)
+    raised = sum(gain > 0 for gain in gains)
+    detail = ", ".join(f"{gain:+.2f}" for gain in gains) + " points"
+    return Claim(text, raised > len(gains) / 2 if mostly else raised == len(gains), detail)
+
+
+def separates_scores(runs: Runs) -> Claim:
+    """Under BCE every bias lies above every negative and below every positive score of the training samples."""
+    gaps = []
+    for keys, record in runs:
+        if keys.get("loss") == "bce":
+            below = record.final("train.bias.min") - record.final("train.negative_score.max")
+            above = record.final("train.positive_score.min") - record.final("train.bias.max")
+            gaps += [min(below, above)] if math.isfinite(below + above) else []
+    text = "the bias of BCE separates the positive from the negative scores of all samples"
+    if not gaps:
+        return Claim(text, None, "")
+    kept = sum(gap > 0 for gap in gaps)
+    detail = f"{kept} of {count(len(gaps), 'run')}; smallest distance of a score from a bias {min(gaps):.2f}"
+    return Claim(text, kept == len(gaps), detail)
+
+
+def losses_agree(runs: Runs, points: float, chosen: Callable[[dict[str, Any]], bool], where: str) -> Claim:
+    """The range over the losses of the test accuracies (means over seeds) at the chosen keys is at most `points`."""
+    text = f"the test accuracies of the losses {where} lie within {points:g} points"
+    found = spread_over_losses(runs, chosen)
+    if found is None:
+        return Claim(text, None, "")
+    spread, losses = found
+    return Claim(text, spread <= points, f"{spread:.2f} points over {losses} losses")
+
+
+def spread_over_losses(runs: Runs, chosen: Callable[[dict[str, Any]], bool]) -> tuple[float, int] | None:
+    """The range over the losses of test accuracies in points, and how many losses; None for fewer than two."""
+    here: dict[str, list[float]] = {}
+    for keys, record in runs:
+        if chosen(keys):
+            here.setdefault(str(keys.get("loss")), []).append(record.final("test.accuracy"))
+    means = [statistics.fmean(values) for values in here.values()]
+    means = [mean for mean in means if math.isfinite(mean)]
+    return (100 * (max(means) - min(means)), len(means)) if len(means) > 1 else None
+
+
+def ordered_alike(runs: Runs, first: str, second: str, text: str) -> Claim:
+    """Two final fields order the runs alike: every pair of runs that one ranks, the other ranks the same way."""
+    values = [(record.final(first), record.final(second)) for _, record in runs]
+    values = [pair for pair in values if all(map(math.isfinite, pair))]
+    if len(values) < 2:
+        return Claim(text, None, "")
+    signs = [(a - c) * (b - d) for i, (a, b) in enumerate(values) for c, d in values[:i]]
+    kept = sum(sign > 0 for sign in signs)
+    detail = "; ".join(f"{a:.4g} with {b:.4g}" for a, b in sorted(values))
+    return Claim(text, kept == len(signs), f"{kept} of {count(len(signs), 'pair')} of runs: {detail}")
+
+
+def by_optimiser(runs: Runs, check: Callable[[Runs], Claim], names: Sequence[str]) -> list[Claim]:
+    """The check for the runs of each optimiser apart."""
+    found = []
+    for name in names:
+        claim = check([run for run in runs if run[0].get("optimizer") == name])
+        found.append(replace(claim, text=f"under {CASES[name]} {claim.text}"))
+    return found
+
+
+def measure_early(records: Sequence[RunRecord], field: str) -> tuple[list[int], list[float]]:
+    """The epochs of the first fifth at which every run measured a metric, and its mean log over them for each run.
+
+    Empty if there are none, or if the runs differ in length.
+    """
+    lengths = {epochs_of(record) for record in records}
+    curves = [{e: v for e, v in zip(*record.series(field)) if v > 0} for record in records]
+    shared = sorted(e for e in set(curves[0]).intersection(*curves) if 0 < e <= 0.2 * min(lengths))
+    if len(lengths) > 1 or not shared:
+        return [], []
+    return shared, [statistics.fmean(math.log(curve[e]) for e in shared) for curve in curves]

@@ -1,0 +1,57 @@
+"""What an experiment costs on one H200, estimated from measured steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ncollapse.train import Recipe
+
+STEP_SECONDS = 2.44e-3
+"""One compiled and captured step of ResNet18, batch 128, 32 x 32 pixels, bf16, on one H200: results/benchmarks."""
+SMALLEST_STEP = 0.6e-3
+LINE_SEARCH = 25
+"""Evaluations of the objective in a step of L-BFGS: torch's limit, which the strong Wolfe search reaches."""
+EVALUATION = 0.18
+"""The cost of a measured sample relative to a trained one: 0.20 s for 60 000 and 0.95 s for 50 000; same source."""
+PREPARE_SECONDS = 11.0
+"""Reading the data, compiling and capturing, once for each run; same source."""
+PACKED = 0.82
+"""The time of a run with four at a time on one GPU, relative to one at a time: 2.0 ms for each step; same source."""
+GIGA_OPERATIONS = {
+    "resnet18": 0.56,
+    "resnet32": 0.07,
+    "resnet34": 1.16,
+    "resnet50": 1.31,
+    "resnet101": 2.52,
+    "densenet121": 0.90,
+    "densenet121-small": 0.057,
+    "densenet161": 2.5,
+    "vit-small": 1.4,
+    "mlp-1024": 0.008,
+    "mlp-2048": 0.027,
+    "mlp-small": 0.001,
+}
+"""Multiply-adds of a forward pass at 32 x 32 pixels, in 10^9; widths count squared."""
+
+
+def estimate_minutes(recipe: Recipe) -> float:
+    """GPU minutes of one run on an H200: the measured step of ResNet18, scaled by operations; an estimate."""
+    from ncollapse.data.catalogue import INFO
+    from ncollapse.train.theory import count_samples
+
+    name = recipe.model.name
+    width = 1.0
+    if name.startswith("wide-"):
+        name, _, factor = name.removeprefix("wide-").partition("-")
+        width = float(factor or 1)
+    size = recipe.data.image_size or (84 if recipe.data.name == "mini-imagenet" else 32)
+    area = (size / 32) ** 2 / (16 if recipe.model.stem == "imagenet" else 1)
+    operations = GIGA_OPERATIONS.get(name, 0.56) * width**2 * area / GIGA_OPERATIONS["resnet18"]
+    info = INFO[recipe.data.name]
+    samples = count_samples(recipe.data) or info.train
+    batch = recipe.optim.batch_size
+    steps = samples / batch * (LINE_SEARCH if recipe.optim.name == "lbfgs" else 1)
+    epoch = steps * max(SMALLEST_STEP, STEP_SECONDS * operations * batch / 128)
+    measure = EVALUATION * (samples + info.test) / 128 * STEP_SECONDS * operations / recipe.measure_every
+    return (PREPARE_SECONDS + recipe.optim.epochs * (epoch + measure)) / 60

@@ -1,0 +1,239 @@
+"""Published, ours, predicted: the numbers of a table side by side, each with a verdict.
+
+A number is reproduced within 1 % of the published one (5 % under SGD, whose bias depends on its start), within three
+standard deviations over seeds, or within the last printed digit; accuracies within one point; compactness and
+distinctiveness within two. A number outside these bounds is reproduced in direction if BCE and CE are ordered as in the
+paper. Numbers that nothing was printed for, that had not converged in the paper's own run, or that a formula gives from
+others are not judged; those of runs below a quarter of the epochs asked for are too short to judge.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ncollapse.compare.variants import CASES, LOSSES
+from ncollapse.papers import publications
+from ncollapse.papers.experiment import Experiment, Point
+from ncollapse.papers.matching import Match, epochs_of, is_trial
+from ncollapse.papers.publications import Cell, Publication, tabulated_alpha
+from ncollapse.runs.record import RunRecord
+
+Verdict = Literal["reproduced", "reproduced in direction", "not reproduced", "not run", "not judged", "too short"]
+POINTS = {"accuracy": 0.01, "uniform_accuracy": 0.01, "compactness": 0.02, "distinctiveness": 0.02}
+PREDICTED = {
+    "train.weight_energy": "weight_energy",
+    "train.positive_score": "positive_score",
+    "train.negative_score": "negative_score",
+    "train.bias": "bias",
+}
+KEYS = {"bias_decay": "lambda_b", "bias_init": "initial b", "batch_size": "batch size", "dim": "d"}
+CLASSES = {"cifar100": 100, "mini-imagenet": 100, "imagenet": 1000}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One number of an experiment: what was published, what our runs gave (one value a seed), what theory predicts.
+
+    `epochs` is how long our runs were, `asked` how long the experiment asks for.
+    """
+
+    row: str
+    column: str
+    field: str
+    keys: dict[str, Any]
+    published: Cell | None
+    values: tuple[float, ...] = ()
+    spread: float | None = None
+    predicted: float | None = None
+    epochs: tuple[int, ...] = ()
+    asked: int | None = None
+    verdict: Verdict = "not run"
+
+    @property
+    def ours(self) -> float | None:
+        """The mean over seeds."""
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def short(self) -> bool:
+        """Whether one of our runs trained for fewer epochs than the experiment asks for."""
+        return bool(self.asked and self.epochs and min(self.epochs) < self.asked)
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether one of our runs was too short to judge."""
+        return bool(self.asked and self.epochs and is_trial(min(self.epochs), self.asked))
+
+    @property
+    def epoch_words(self) -> str:
+        """How long our runs were, and how long the experiment asks for if that is longer: "20 of 100"."""
+        said = "/".join(map(str, self.epochs))
+        return f"{said} of {self.asked}" if self.short else said
+
+    @property
+    def deviation(self) -> float | None:
+        """Ours against the published value, relative."""
+        if self.ours is None or self.published is None or self.published.value == 0:
+            return None
+        return self.ours / self.published.value - 1
+
+
+def compare(experiment: Experiment, matches: Sequence[Match]) -> list[Line]:
+    """Every number of the experiment, published cells first in the paper's order, then what only our runs have."""
+    known = publications.load(experiment.paper) if experiment.paper in publications.PAPERS else {}
+    publication = known.get(experiment.item, Publication("", (), ()))
+    lines: list[Line] = []
+    fixed = {"seed", *_find_constants([found.point for found in matches])} if matches else set()
+    for found in matches:
+        keys = found.point.keys
+        row = ", ".join(_phrase(key, value) for key, value in keys.items() if key not in fixed)
+        for field in experiment.finals:
+            cell = next((c for c in publication.cells if c.field == field and _speaks_of(c, keys)), None)
+            lines.append(_make_line(field, found, cell, row))
+    lines = [line for line in lines if line.published or line.values or not publication.cells]
+    return judge_all(experiment, lines)
+
+
+def judge_all(experiment: Experiment, lines: Sequence[Line]) -> list[Line]:
+    """The lines of an experiment with their verdicts."""
+    unsettled = experiment.is_unsettled or (lambda keys, field: False)
+    return [judge(line, lines, unsettled=unsettled(line.keys, line.field)) for line in lines]
+
+
+def judge(line: Line, lines: Sequence[Line], *, unsettled: bool = False) -> Line:
+    """The line with its verdict; `unsettled` if the number had not converged in the paper's own run."""
+    if line.ours is None:
+        return line
+    if line.is_trial:
+        return replace(line, verdict="too short")
+    if line.published is None or unsettled or line.field == "alpha":
+        return replace(line, verdict="not judged")
+    if abs(line.ours - line.published.value) <= tolerance(line):
+        return replace(line, verdict="reproduced")
+    return replace(line, verdict="reproduced in direction" if _keeps_order(line, lines) else "not reproduced")
+
+
+def tolerance(line: Line) -> float:
+    """How far ours may lie from the published number to count as reproduced."""
+    cell = line.published
+    if cell is None:
+        return math.nan
+    bound = tolerance_in_points(line.field)
+    if bound is None:
+        bound = (0.05 if line.keys.get("optimizer") == "sgd" else 0.01) * abs(cell.value)
+        if line.field == "train.bias" and line.keys.get("loss") == "ce":
+            bound = max(bound, float(cell.std or 0))  # near zero: within the spread over classes
+    seeds = 3 * statistics.stdev(line.values) if len(line.values) > 2 else 0.0
+    return max(bound, seeds, cell.unit_in_last_place)
+
+
+def tolerance_in_points(field: str) -> float | None:
+    """The absolute tolerance of a rate or similarity between 0 and 1; None for fields with a relative one."""
+    return POINTS.get(field.rpartition(".")[2])
+
+
+def sum_up(lines: Sequence[Line]) -> tuple[Verdict, str]:
+    """The verdict on a whole table, from nine in ten of its numbers, and how many of each kind there are."""
+    counted = [
+        line.verdict for line in lines if line.verdict in ("reproduced", "reproduced in direction", "not reproduced")
+    ]
+    waiting = sum(line.verdict == "not run" and line.published is not None for line in lines)
+    if not counted:
+        ran = any(line.values for line in lines)
+        return ("not judged" if ran else "not run"), f"{waiting} numbers not run" if waiting else ""
+    exact, direction = counted.count("reproduced"), counted.count("reproduced in direction")
+    unjudged = sum(line.verdict == "not judged" and line.published is not None for line in lines)
+    trials = sum(line.verdict == "too short" and line.published is not None for line in lines)
+    detail = f"{exact} of {len(counted)} number{'' if len(counted) == 1 else 's'} reproduced"
+    detail += f", {direction} in direction" if direction else ""
+    detail += f", {unjudged} not judged" if unjudged else ""
+    detail += f", {trials} too short to judge" if trials else ""
+    detail += f", {waiting} not run" if waiting else ""
+    if exact >= 0.9 * len(counted):
+        return "reproduced", detail
+    if exact + direction >= 0.9 * len(counted):
+        return "reproduced in direction", detail
+    return "not reproduced", detail
+
+
+def predict_field(point: Point, field: str) -> float | None:
+    """What theory predicts for a number of the final state, None if it does not apply."""
+    name = PREDICTED.get(field)
+    if name is None:
+        return None
+    from ncollapse.theory import predict_if_known
+    from ncollapse.train.theory import count_samples
+
+    classes = CLASSES.get(point.recipe.data.name, 10)
+    problem = point.recipe.problem(num_classes=classes, samples=count_samples(point.recipe.data))
+    if name == "bias" and problem is not None and problem.leaves_bias_free:
+        return None
+    optimum = predict_if_known(problem)
+    value = math.nan if optimum is None else getattr(optimum, name)
+    return float(value) if math.isfinite(value) else None
+
+
+def _phrase(key: str, value: Any) -> str:
+    """A key of a grid with its value, as the papers' own rows have them."""
+    word = f"{value:g}" if isinstance(value, float) else str(value)
+    if key in ("loss", "optimizer"):
+        return {**LOSSES, **CASES}.get(word, word)
+    return f"{KEYS.get(key, key.replace('_', ' '))} {word}"
+
+
+def _find_constants(points: Sequence[Point]) -> set[str]:
+    """The keys that have one value at all points, unless that is true of all keys."""
+    keys = points[0].keys
+    fixed = {key for key, value in keys.items() if all(key in p.keys and p.keys[key] == value for p in points)}
+    return fixed if any(set(point.keys) - fixed - {"seed"} for point in points) else set()
+
+
+def _make_line(field: str, found: Match, cell: Cell | None, row: str) -> Line:
+    pairs = [(read_value(record, field), record) for record in found.records]
+    pairs = [(value, record) for value, record in pairs if math.isfinite(value)]
+    spreads = [record.final(f"{field}.std") for _, record in pairs]
+    spreads = [spread for spread in spreads if math.isfinite(spread)]
+    return Line(
+        row=cell.row if cell else row,
+        column=cell.column if cell else field,
+        field=field,
+        keys=found.point.keys,
+        published=cell,
+        values=tuple(value for value, _ in pairs),
+        spread=statistics.fmean(spreads) if spreads else None,
+        predicted=predict_field(found.point, field),
+        epochs=tuple(sorted({epochs_of(record) for _, record in pairs})),
+        asked=found.asked_epochs,
+    )
+
+
+def read_value(record: RunRecord, field: str) -> float:
+    """A number of a run's summary; spreads give their mean, alpha is computed as the tables do."""
+    if field == "alpha":
+        rho, bias = record.final("train.weight_energy"), record.final("train.bias.mean")
+        if not math.isfinite(rho + bias) or record.loss != "bce":
+            return math.nan
+        classes = CLASSES.get(str(record.get("data.name")), 10)
+        return tabulated_alpha(rho, bias, classes, int(record.get("optim.batch_size")))
+    value = record.final(field)
+    return record.final(f"{field}.mean") if math.isnan(value) else value
+
+
+def _speaks_of(cell: Cell, keys: dict[str, Any]) -> bool:
+    return all(key in keys and keys[key] == value for key, value in cell.where.items())
+
+
+def _keeps_order(line: Line, lines: Sequence[Line]) -> bool:
+    """Whether our numbers and the published ones order the two losses alike, all else equal."""
+    if line.keys.get("loss") not in ("ce", "bce") or line.published is None or line.ours is None:
+        return False
+    there = {**line.keys, "loss": "bce" if line.keys["loss"] == "ce" else "ce"}
+    for other in lines:
+        if other.field == line.field and other.keys == there and other.published is not None and other.ours is not None:
+            theirs = line.published.value - other.published.value
+            return theirs * (line.ours - other.ours) > 0
+    return False

@@ -1,0 +1,205 @@
+"""An experiment's numbers, published, ours and predicted side by side, as Markdown and as plain text."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from ncollapse.grammar import count
+from ncollapse.papers import landscapes, publications
+from ncollapse.papers.claims import Claim
+from ncollapse.papers.experiment import Experiment
+from ncollapse.papers.judge import Line
+from ncollapse.papers.outcome import Outcome
+
+HEAD = ("where", "number", "published", "ours", "seeds", "epochs", "predicted", "off by", "verdict")
+NAMES = {
+    "train.weight_energy": "rho",
+    "train.positive_score": "s_pos",
+    "train.negative_score": "s_neg",
+    "train.bias": "b",
+    "alpha": "alpha(b)",
+    "train.accuracy": "A train",
+    "train.uniform_accuracy": "A_Uni train",
+    "test.accuracy": "A test",
+    "test.uniform_accuracy": "A_Uni test",
+    "test.positive_score": "s_pos test",
+    "test.negative_score": "s_neg test",
+    "test.compactness": "E_com, all test samples",
+    "test.distinctiveness": "E_dis, all test samples",
+    "test_correct.compactness": "E_com test",
+    "test_correct.distinctiveness": "E_dis test",
+    "train.cosine_margin": "cosine margin",
+    "train.nc1": "NC1",
+    "train.nc2": "NC2",
+    "train.nc3": "NC3",
+    "train.nc2_uncentred": "NC2, W not centred",
+    "train.nc3_centred": "NC3, W centred",
+    "train.nc2_relu": "NC2 of ReLU features",
+    "train.nc3_relu": "NC3 of ReLU features",
+    "train.mean_orthogonality": "mean size of cosines",
+    "certificate.relative_gap": "relative gap",
+}
+WORDS = {
+    "reproduced": "yes",
+    "reproduced in direction": "order",
+    "not reproduced": "no",
+    "not judged": "-",
+    "too short": "short",
+    "not run": "",
+}
+LEGEND = {
+    "yes": "reproduced, within the tolerance of docs/reproduction.md",
+    "order": "not within the tolerance, but CE and BCE are ordered as published",
+    "no": "not reproduced",
+    "-": "not judged: nothing was printed, or it had not converged in the paper's own run",
+    "short": "too short to judge: less than a quarter of the epochs",
+}
+
+
+def describe(experiment: Experiment) -> tuple[str, list[str]]:
+    """The paper's caption, and notes for the reader."""
+    known = publications.load(experiment.paper) if experiment.paper in publications.PAPERS else {}
+    publication = known.get(experiment.item)
+    caption = publication.caption if publication else experiment.caption or experiment.title
+    return caption, [*(publication.notes if publication else ()), *experiment.notes]
+
+
+def rows(lines: Sequence[Line], unrun: bool = True) -> list[tuple[str, ...]]:
+    """The lines as cells of text; without those that were not run if `unrun` is False."""
+    return [_cells(line) for line in lines if unrun or line.values]
+
+
+def to_markdown(outcome: Outcome, *, lines: bool = True, unrun: bool = True, level: int = 1) -> str:
+    """The page as Markdown: with its table if `lines`, with the numbers that were not run if `unrun`."""
+    experiment = outcome.experiment
+    caption, notes = describe(experiment)
+    parts = [f"{'#' * level} {experiment.id}: {experiment.title}", "", caption, ""]
+    parts += [f"Verdict: **{outcome.verdict}**" + (f" ({outcome.detail})." if outcome.detail else "."), ""]
+    parts += [f"- {note}" for note in notes] + ([""] if notes else [])
+    parts += [f"- {mark(claim)}: {claim.text}{_why(claim)}" for claim in outcome.claims]
+    parts += [""] if outcome.claims else []
+    body = rows(outcome.lines, unrun) if lines else []
+    if body:
+        parts += ["| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD)]
+        parts += ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in body]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def landscape_to_markdown(outcome: Outcome, level: int = 1) -> str:
+    """The page of a figure that is computed: the share of the gradient that turns the feature, for each loss."""
+    parts = [to_markdown(outcome, level=level).rstrip()]
+    parts += ["- Share of the gradient along the angle, mean over s > 1 and theta < 1.5, K = 10:", ""]
+    parts += ["| loss | share |", "| --- | --- |"]
+    parts += [f"| {name} | {share:.3f} |" for name, share in landscapes.compute_shares().items()]
+    return "\n".join([*parts, ""])
+
+
+def to_text(lines: Sequence[Line], width: int = 80) -> list[str]:
+    """What was run as lines of plain text: a heading for each run, its numbers below it; none if nothing was run.
+
+    Columns are as wide as their content and closer together on a narrow terminal; nothing is cut.
+    """
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for line in lines:
+        if line.values:
+            _, label, published, ours, _, epochs, predicted, deviation, _ = _cells(line)
+            heading = f"{_name(line)}: {count(len(line.values), 'seed')}, {epochs} epochs"
+            cells = (NAMES.get(line.field, label), published, ours, predicted, deviation.replace("points", "pt"))
+            groups.setdefault(heading, []).append((*cells, WORDS[line.verdict]))
+    if not groups:
+        return []
+    head = ("", "published", "ours", "predicted", "off by", "same")
+    table = [head, *(row for body in groups.values() for row in body)]
+    shown = [place for place in range(len(head)) if any(row[place] for row in table[1:])]
+    if not any(line.published for line in lines):
+        shown.remove(5)
+    wide = {place: max(len(row[place]) for row in table) for place in shown}
+    gap = "  " if sum(wide.values()) + 2 * len(shown) <= width else " "
+
+    def lay_out(row: tuple[str, ...]) -> str:
+        cells = (row[p].rjust(wide[p]) if p in (3, 4) else row[p].ljust(wide[p]) for p in shown)
+        return ("  " + gap.join(cells)).rstrip()
+
+    text = [lay_out(head)]
+    for heading, body in groups.items():
+        text += [heading, *map(lay_out, body)]
+    said = {row[-1] for row in table[1:]} if 5 in shown else set()
+    return [*text, *(f"{word}: {meaning}" for word, meaning in LEGEND.items() if word in said)]
+
+
+def write_text(folder: Path, experiment: Experiment, text: str) -> Path:
+    """Write the Markdown of an experiment into a folder, and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{experiment.id.replace('/', '-')}.md"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    percent = line.published is not None and line.published.percent
+    digits = _digits(line)
+    spread = f" ± {_number(line.spread, digits, percent)}" if line.spread is not None else ""
+    ours = "" if line.ours is None else _number(line.ours, digits, percent) + spread
+    deviation = _deviate(line, digits)
+    return (
+        line.row,
+        line.column if line.published else NAMES.get(line.field, line.column),
+        line.published.printed if line.published else "",
+        ours,
+        _count_seeds(line, digits, percent),
+        line.epoch_words,
+        "" if line.predicted is None else _number(line.predicted, digits, percent),
+        deviation,
+        line.verdict,
+    )
+
+
+def _count_seeds(line: Line, digits: int, percent: bool) -> str:
+    """How many, and the standard deviation over them."""
+    if len(line.values) < 2:
+        return str(len(line.values) or "")
+    return f"{len(line.values)} (± {_number(statistics.stdev(line.values), digits, percent)})"
+
+
+def _deviate(line: Line, digits: int) -> str:
+    """Off by: points of a percentage, percent of a number, or the difference if the number is smaller than its ±."""
+    if line.ours is None or line.published is None:
+        return ""
+    difference = line.ours - line.published.value
+    if line.published.percent:
+        return f"{100 * difference:+.2f} points"
+    if line.deviation is None or abs(line.published.value) < float(line.published.std or 0):
+        return f"{difference:+.{digits}f}"
+    return f"{100 * line.deviation:+.2f} %"
+
+
+def _name(line: Line) -> str:
+    """The run of a line: names as they are, numbers with what they are of."""
+    keys = ((key, value) for key, value in line.keys.items() if key != "seed")
+    return ", ".join(
+        value if isinstance(value, str) and key != "bias_init" else f"{key} {value}" for key, value in keys
+    )
+
+
+def _digits(line: Line) -> int:
+    """Decimals: as published; else four, or three digits of a smaller number."""
+    if line.published is not None:
+        return max(2, len(line.published.mean.partition(".")[2]))
+    return max(4, 2 - math.floor(math.log10(abs(line.ours)))) if line.ours else 4
+
+
+def _number(value: float, digits: int, percent: bool) -> str:
+    return f"{100 * value if percent else value:.{digits}f}"
+
+
+def mark(claim: Claim) -> str:
+    """Whether a claim holds, in words."""
+    return "open" if claim.holds is None else "holds" if claim.holds else "does not hold"
+
+
+def _why(claim: Claim) -> str:
+    return f" ({claim.detail})" if claim.detail else ""

@@ -1,0 +1,46 @@
+"""What came out of an experiment: its numbers, its claims, how much was run, and the verdict, each computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ncollapse.papers import landscapes
+from ncollapse.papers.claims import Claim, check_claims
+from ncollapse.papers.coverage import Coverage, measure_coverage
+from ncollapse.papers.experiment import Experiment, Point
+from ncollapse.papers.judge import Line, compare
+from ncollapse.papers.matching import match
+from ncollapse.papers.verdict import conclude
+from ncollapse.runs.record import RunRecord
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of an experiment; `records` are the runs that it rests on."""
+
+    experiment: Experiment
+    lines: Sequence[Line]
+    claims: Sequence[Claim]
+    coverage: Coverage
+    records: Sequence[RunRecord]
+    verdict: str
+    detail: str
+
+
+def evaluate(experiment: Experiment, records: Iterable[RunRecord], points: Sequence[Point] | None = None) -> Outcome:
+    """Judge an experiment by finished runs; `points` restricts the numbers and claims to a part of its grid."""
+    if experiment.protocol == "landscape":
+        return Outcome(experiment, (), (), Coverage(0), (), *landscapes.conclude())
+    records, grid = list(records), experiment.grid()
+    whole = match(grid, records)
+    chosen = whole if points is None else match(points, records)
+    if experiment.protocol == "two-stage":
+        from ncollapse.papers.rebalance import second_stage_lines
+
+        lines = second_stage_lines(experiment, chosen)
+    else:
+        lines = compare(experiment, chosen)
+    claims, coverage = check_claims(experiment, chosen), measure_coverage(whole)
+    used = [record for found in chosen for record in found.records]
+    return Outcome(experiment, lines, claims, coverage, used, *conclude(lines, claims, coverage, asks=experiment.asks))

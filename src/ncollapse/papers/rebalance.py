@@ -1,0 +1,216 @@
+"""The second stage of bce-vs-ce table 4: the classifier re-balanced on the frozen features of the first.
+
+After Alshammari et al. 2022: a class-balanced loss (weights from the effective number of samples, beta = 0.9999), decay
+of the classifier, and MaxNorm, a bound on the norm of each of its rows. There are two protocols. "printed" follows the
+two papers, neither of which says which decay and bound belong to which loss: both are chosen on the held-out part of
+the training set, as the decay of the first stage is. "cited" follows the public code: decay 0.1, a bound 0.1 of the way
+from the smallest norm to the largest, applied after each epoch, and the best epoch on the test set. Features are taken
+without augmentation in both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ncollapse.papers.experiment import Experiment
+from ncollapse.papers.judge import Line, compare, judge_all
+from ncollapse.papers.matching import Match, epochs_of
+from ncollapse.runs.files import read_object, write_json
+from ncollapse.runs.record import RunRecord
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    Criterion = Callable[[Tensor, Tensor], Tensor]
+
+BETA = 0.9999
+DECAYS = (1e-4, 1e-3, 1e-2)
+BOUNDS = (0.5, 1.0, math.inf)
+CITED_DECAY, CITED_BOUND = 0.1, 0.1
+EPOCHS, BATCH, RATE, MOMENTUM = 10, 64, 0.01, 0.9
+
+
+def balance_weights(counts: Sequence[int], beta: float = BETA) -> list[float]:
+    """Weights of the classes, (1 - beta) / (1 - beta^n), scaled to mean 1.
+
+    >>> [round(w, 3) for w in balance_weights([500, 50])]
+    [0.186, 1.814]
+    """
+    raw = [(1 - beta) / (1 - beta ** max(count, 1)) for count in counts]
+    mean = sum(raw) / len(raw)
+    return [weight / mean for weight in raw]
+
+
+def rebalance_all(
+    records: Iterable[RunRecord], data_root: str | Path | None, device: str | None, deadline: float | None
+) -> list[str]:
+    """Carry out the second stage of every finished run that lacks it, and write its result to rebalanced.json.
+
+    Returns what went wrong, one line for each run; the others are carried out all the same.
+    """
+    faults = []
+    for record in records:
+        late = deadline is not None and time.time() > deadline
+        if record.status != "finished" or late or (record.path / "rebalanced.json").is_file():
+            continue
+        if not (record.path / "final.safetensors").is_file():
+            faults.append(f"{record.run_id}: no second stage, its weights are not here (final.safetensors)")
+            continue
+        try:
+            write_json(record.path / "rebalanced.json", rebalance(record, data_root, device))
+        except Exception as error:
+            faults.append(f"{record.run_id}: the second stage failed: {type(error).__name__}: {error}")
+    return faults
+
+
+def rebalance(record: RunRecord, data_root: str | Path | None, device: str | None = None) -> dict[str, Any]:
+    """Retrain the classifier of a finished run; accuracies before and after, and the decay and bound chosen."""
+    from ncollapse.runs.checkpoint import unpack
+    from ncollapse.train import Recipe
+    from ncollapse.train.build import build_model, load_splits, make_loaders
+    from ncollapse.train.distributed import join
+    from ncollapse.train.evaluate import Extractor
+
+    recipe = Recipe.from_dict(record.config)
+    world = join(device)
+    loaders = make_loaders(recipe, load_splits(recipe, data_root), world)
+    model, _ = build_model(recipe, loaders, world)
+    cited = recipe.data.validation == 0
+    weights = "best.safetensors" if cited and (record.path / "best.safetensors").is_file() else "final.safetensors"
+    model.load_state_dict(unpack((record.path / weights).read_bytes())[0])
+    extract = Extractor(model, recipe.precision, world)
+    splits = {name: extract(batches) for name, batches in loaders.measured.items()}
+    weight = model.head.weight.detach()
+    bias = model.head.bias.detach() if model.head.bias is not None else weight.new_zeros(len(weight))
+    stage = Stage(splits, weight, bias, recipe.loss.name, loaders.counts, recipe.seed)
+    return {"before": stage.score(weight, bias), **(retrain_as_cited(stage) if cited else retrain_as_printed(stage))}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the second stage starts from: features and labels by split, the classifier, the loss and the counts."""
+
+    splits: dict[str, tuple[Tensor, Tensor]]
+    weight: Tensor
+    bias: Tensor
+    loss: str
+    counts: Sequence[int]
+    seed: int
+
+    def score(self, weight: Tensor, bias: Tensor) -> dict[str, float]:
+        """The accuracy of the classifier W h - b on every split."""
+        return {name: score(h, y, weight, bias) for name, (h, y) in self.splits.items()}
+
+
+def retrain_as_printed(stage: Stage) -> dict[str, Any]:
+    """The decay and the bound that are best on the held-out samples, and the accuracies with them."""
+    import torch
+
+    from ncollapse.losses import make_loss
+
+    held_out = "validation" if "validation" in stage.splits else "train"
+    weights = torch.tensor(balance_weights(stage.counts))
+    criterion = make_loss(stage.loss, weight=weights).to(stage.weight.device)
+    best: dict[str, Any] = {}
+    for decay, bound in itertools.product(DECAYS, BOUNDS):
+        *_, last = retrain(stage, criterion, decay, bound, every_step=True)
+        after = stage.score(*last)
+        if not best or after[held_out] > best["after"][held_out]:
+            best = {"decay": decay, "bound": bound, "after": after}
+    return best
+
+
+def retrain_as_cited(stage: Stage) -> dict[str, Any]:
+    """One decay and one bound, and the accuracies at the best epoch on the test set."""
+    norms = stage.weight.norm(dim=1)
+    bound = float(norms.min() + CITED_BOUND * (norms.max() - norms.min()))
+    criterion = balanced_loss(stage.loss, balance_weights(stage.counts))
+    found = [stage.score(*classifier) for classifier in retrain(stage, criterion, CITED_DECAY, bound, every_step=False)]
+    return {"decay": CITED_DECAY, "bound": bound, "after": max(found, key=lambda after: after["test"])}
+
+
+def balanced_loss(loss: str, weights: Sequence[float]) -> Criterion:
+    """The class-balanced loss of the public code: binary cross-entropy, averaged over samples and classes.
+
+    For CE its probabilities are those of the softmax, for BCE those of the sigmoid.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    def criterion(logits: Tensor, labels: Tensor) -> Tensor:
+        target = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+        weight = torch.tensor(weights, dtype=logits.dtype, device=logits.device)[labels, None]
+        if loss == "bce":
+            return F.binary_cross_entropy_with_logits(logits, target, weight.expand_as(logits))
+        return F.binary_cross_entropy(logits.softmax(1), target, weight.expand_as(logits))
+
+    return criterion
+
+
+def retrain(
+    stage: Stage, criterion: Criterion, decay: float, bound: float, *, every_step: bool
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """SGD on the classifier alone, z = W h - b; W and b after each epoch.
+
+    Rows of W are projected to norm <= `bound` after every step, or after every epoch.
+    """
+    import torch
+
+    features, labels = stage.splits["train"]
+    w, b = stage.weight.clone().requires_grad_(), stage.bias.clone().requires_grad_()
+    optimiser = torch.optim.SGD([w, b], lr=RATE, momentum=MOMENTUM, weight_decay=decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, EPOCHS * -(-len(features) // BATCH))
+    generator = torch.Generator().manual_seed(stage.seed)
+
+    @torch.no_grad()
+    def project() -> None:
+        w.mul_((bound / w.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0))
+
+    for _ in range(EPOCHS):
+        for index in torch.randperm(len(features), generator=generator).to(features.device).split(BATCH):  # type: ignore[no-untyped-call]
+            optimiser.zero_grad()
+            criterion(features[index] @ w.T - b, labels[index]).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+            if every_step:
+                project()
+        project()
+        yield w.detach().clone(), b.detach().clone()
+
+
+def score(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> float:
+    """Accuracy of the classifier W h - b."""
+    found: torch.Tensor = (features @ weight.T - bias).argmax(1) == labels
+    return float(found.float().mean())
+
+
+def second_stage_lines(experiment: Experiment, matches: Sequence[Match]) -> list[Line]:
+    """One line for each published cell and protocol.
+
+    Of the decays of the first stage, the one that validates best is taken for each seed; without a validation split
+    there is one decay only.
+    """
+    lines: list[Line] = []
+    for line in compare(experiment, [Match(found.point) for found in matches]):
+        keys = {key: value for key, value in line.keys.items() if key not in ("weight_decay", "seed")}
+        if line.published is None or any(other.keys == keys for other in lines):
+            continue
+        tried = [r for found in matches if keys.items() <= found.point.keys.items() for r in found.records]
+        best: dict[int | None, dict[str, float]] = {}
+        for record in tried:
+            after = (read_object(record.path / "rebalanced.json", []) or {}).get("after")
+            if after and after.get("validation", 0.0) > best.get(record.seed, {}).get("validation", -1.0):
+                best[record.seed] = after
+        line = replace(line, keys=keys, row=f"{line.row}, {keys.get('protocol', '')}".rstrip(", "))
+        if best:
+            lengths = tuple(sorted(set(map(epochs_of, tried))))
+            line = replace(line, values=tuple(after["test"] for after in best.values()), epochs=lengths)
+        lines.append(line)
+    return judge_all(experiment, lines)

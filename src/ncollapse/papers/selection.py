@@ -1,0 +1,94 @@
+"""Which runs of which experiments a request asks for: ID@EPOCHS:KEY=VALUE and the common filters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ncollapse.papers.catalogue import get_experiment
+from ncollapse.papers.cost import estimate_minutes
+from ncollapse.papers.experiment import Experiment, Point, expand, parse_only
+from ncollapse.sweep.sweep import run_status, take_share
+
+if TYPE_CHECKING:
+    from ncollapse.train import Recipe
+
+
+@dataclass(frozen=True)
+class Selection:
+    """An experiment and the points of it that were asked for: as in its grid, and as they are run.
+
+    `asked` has the seeds and epochs of the grid, `points` those of the request.
+    """
+
+    experiment: Experiment
+    asked: list[Point]
+    points: list[Point]
+
+
+def select_runs(
+    word: str,
+    *,
+    only: Sequence[str] = (),
+    seeds: int | None = None,
+    epochs: int | None = None,
+    **changes: Any,
+) -> Selection:
+    """What ID@EPOCHS:KEY=VALUE:... asks for; its own filters and epochs take precedence over `only` and `epochs`."""
+    head, *own = word.split(":")
+    name, sign, length = head.partition("@")
+    if sign and not length.isdecimal():
+        raise ValueError(f"{word}: {length!r} after @ must be a number of epochs, as in {name}@40")
+    experiment, filters = get_experiment(name), parse_only(only) | parse_only(own)
+    points = expand(experiment, filters, seeds, int(length) if sign else epochs, **changes)
+    if experiment.grid() and not points:
+        said = " ".join(f"{key}={','.join(values)}" for key, values in filters.items())
+        raise ValueError(f"--only {said}: no run of {name} has all of these")
+    return Selection(experiment, expand(experiment, filters), points)
+
+
+def use_finished(selection: Selection, finished: Callable[[Recipe], Recipe]) -> Selection:
+    """The selection with each recipe replaced by that of a finished run that differs only in when it was measured."""
+    return replace(selection, points=[replace(point, recipe=finished(point.recipe)) for point in selection.points])
+
+
+def merge_selections(selections: Sequence[Selection]) -> list[Selection]:
+    """One selection for each experiment: named again with other filters or epochs, it still has one page."""
+    found: dict[str, Selection] = {}
+    for selection in selections:
+        known = found.setdefault(selection.experiment.id, Selection(selection.experiment, [], []))
+        for to, points in ((known.asked, selection.asked), (known.points, selection.points)):
+            here = {point.recipe.run_id for point in to}
+            to += [point for point in points if point.recipe.run_id not in here]
+    return list(found.values())
+
+
+def recipes_to_run(
+    selections: Sequence[Selection], out: Path, index: tuple[int, int] | None = None, *, retry: bool = False
+) -> list[Recipe]:
+    """The recipes that a sweep would train now: of its share, neither finished nor failed (unless `retry`)."""
+    recipes = {p.recipe.run_id: p.recipe for selection in selections for p in selection.points}
+    skipped = ("finished", "running") if retry else ("finished", "running", "failed")
+    share = take_share(list(recipes.values()), index)
+    return [recipe for recipe in share if run_status(out / recipe.run_id) not in skipped]
+
+
+def plan_rows(selections: Sequence[Selection], out: Path, index: tuple[int, int] | None = None) -> list[dict[str, Any]]:
+    """The runs that the selections expand to, each once, with its keys, its estimated GPU minutes and its state."""
+    plan: dict[str, tuple[str, Point]] = {}
+    for selection in selections:
+        for point in selection.points:
+            plan.setdefault(point.recipe.run_id, (selection.experiment.id, point))
+    return [
+        {
+            "id": name,
+            "run": run_id,
+            **point.keys,
+            "epochs": point.recipe.optim.epochs,
+            "gpu_minutes": round(estimate_minutes(point.recipe), 2),
+            "state": run_status(out / run_id),
+        }
+        for run_id, (name, point) in take_share(list(plan.items()), index)
+    ]

@@ -1,0 +1,211 @@
+"""The page of a folder of runs: which tables and figures it has, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ncollapse.compare import CASES, LOSSES, Comparison, Variant, compare_records
+from ncollapse.grammar import count, join
+from ncollapse.report.attempts import Attempts
+from ncollapse.report.content import Report, Section, make_section
+from ncollapse.report.figures import (
+    agreement,
+    curves,
+    differences,
+    distributions,
+    features,
+    frames,
+    grids,
+    ideal,
+    landscapes,
+    multiples,
+    phases,
+)
+from ncollapse.report.figures.distributions import Snapshots
+from ncollapse.report.html import write_page
+from ncollapse.report.notes import collect_notes
+from ncollapse.report.panels import Figure
+from ncollapse.report.published import find_published
+from ncollapse.report.run_tables import tabulate_classes, tabulate_runs
+from ncollapse.report.tables import tabulate_speed, tabulate_summary
+from ncollapse.runs.record import RunRecord, find_runs, read_run
+
+REPRESENTATIVES = 6
+MANY_SNAPSHOTS = 40
+"""Up to so many runs all snapshots are read; beyond, only those of the variants that are drawn one by one."""
+SNAPSHOT = "snapshot.safetensors"
+
+
+def write_report(folder: str | Path, out: str | Path | None = None, comparison: Comparison | None = None) -> Path:
+    """Write the page for a folder of runs and return its path (`folder/report.html` if none is given).
+
+    `comparison` is the comparison of these runs where it has been made already, so that nothing is read twice.
+    """
+    return write_page(make_report(folder, comparison), Path(folder) / "report.html" if out is None else Path(out))
+
+
+def make_report(folder: str | Path, comparison: Comparison | None = None) -> Report:
+    """Read the runs of a folder and lay out every section that their data allow."""
+    comparison = complete_comparison(Path(folder), comparison)
+    variants, findings = comparison.variants, comparison.findings
+    others = [r for r in comparison.records if not r.loss]
+    records = [*(r for v in variants for r in v.records), *others]  # in the order of the tables
+    anchors = {v.label: f"#variant-{i}" for i, v in enumerate(variants)}
+    anchors |= {str(r.path): f"#run-{i}" for i, r in enumerate(records)}
+    chosen = choose_representatives(variants)
+    snapshots = load_snapshots(variants, chosen)
+    drawn = [v for v in variants if any(r.path in snapshots for r in v.counted)]
+    first = "Of many variants, the first of each loss is shown." if len(chosen) < len(variants) else ""
+    attempt = Attempts()
+    published = attempt.one("published numbers", find_published, variants) or {}
+    many = len(variants) > curves.MANY
+    evolution = (
+        attempt.all("collapse curves", multiples.draw_multiples, variants)
+        if many
+        else [attempt.one("curves", draw, variants) for draw in (curves.draw_collapse, curves.draw_accuracy)]
+    )
+    sections = [
+        make_section(
+            "numbers",
+            "Numbers",
+            [
+                *attempt.all("summary", tabulate_summary, findings, published, anchors),
+                attempt.one("speeds", tabulate_speed, findings, anchors),
+            ],
+            [attempt.one("differences", differences.draw_differences, findings)],
+        ),
+        make_section(
+            "collapse-curves",
+            "Collapse",
+            [],
+            [*evolution, None if many else attempt.one("gap", curves.draw_gap, variants)],
+        ),
+        make_section(
+            "distributions",
+            "Scores and margins",
+            [],
+            [
+                attempt.one("scores", distributions.draw_scores, drawn, snapshots),
+                None if many else attempt.one("scores over epochs", curves.draw_scores, variants),
+                attempt.one("agreement", agreement.draw_agreement, findings),
+                attempt.one("margins", distributions.draw_margins, drawn, snapshots),
+            ],
+            first if len(drawn) < len(variants) else "",
+        ),
+        make_section("frames", "Frames", [], draw_frames(attempt, chosen, snapshots), first),
+        make_section(
+            "features",
+            "Features",
+            [],
+            [
+                attempt.one("features", features.draw_embedding, chosen, snapshots),
+                *attempt.all("features in space", features.draw_space, chosen, snapshots),
+            ],
+            first,
+        ),
+        make_section("grids", "Width and length", [], attempt.all("grids", grids.draw_grids, variants)),
+        make_section(
+            "theory",
+            "Theory",
+            [],
+            [
+                attempt.one("phases", phases.draw_phases, variants),
+                attempt.one("landscapes", landscapes.draw_landscapes, variants),
+            ],
+        ),
+        make_section("per-class", "Classes", [attempt.one("classes", tabulate_classes, chosen, snapshots)], [], first),
+        make_section("provenance", "Runs", [tabulate_runs(variants, others, anchors)], []),
+    ]
+    title, subtitle = name_folder(variants, Path(folder))
+    looked_at = [r for v in drawn for r in v.counted] + [r for v in chosen for r in v.counted[:1]]
+    unread = [r for r in looked_at if (r.path / SNAPSHOT).is_file() and r.path not in snapshots]
+    unread += [] if len(records) > MANY_SNAPSHOTS else find_unread(variants, snapshots, unread)
+    notes = (*collect_notes(comparison.records, Path(folder), unread), *attempt.faults)
+    return Report(title, subtitle, keep_filled(sections), tuple(records), anchors, comparison, notes)
+
+
+def complete_comparison(folder: Path, comparison: Comparison | None) -> Comparison:
+    """The comparison of all runs of a folder; runs that are known already are not read again."""
+    known = {record.path: record for record in (comparison.records if comparison else ())}
+    paths = find_runs(folder)
+    if not paths:
+        raise ValueError(
+            f"no runs in {str(folder)!r}: a run is a folder with a config.json, as train and compare write it"
+        )
+    if comparison is not None and set(paths) == set(known):
+        return comparison
+    return compare_records([known[path] if path in known else read_run(path) for path in paths])
+
+
+def draw_frames(attempt: Attempts, chosen: Sequence[Variant], snapshots: Snapshots) -> list[Figure | None]:
+    """The heat maps of each chosen variant beside those of its predicted optimum."""
+    figures = []
+    for number, variant in enumerate(chosen):
+        target = attempt.one("ideal frame", ideal.ideal_frame, variant)
+        figures.append(attempt.one("frames", frames.draw_frames, variant, number, snapshots, target))
+    return figures
+
+
+def keep_filled(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """The sections that hold anything."""
+    return tuple(s for s in sections if s.tables or s.figures)
+
+
+def choose_representatives(variants: Sequence[Variant], limit: int = REPRESENTATIVES) -> list[Variant]:
+    """The variants that get figures of their own: all of a few, else the first with finished runs of each loss."""
+    ready = [v for v in variants if v.counted]
+    if len(ready) <= limit:
+        return ready
+    by_loss: dict[str, Variant] = {}
+    for variant in sorted(ready, key=lambda v: v.provisional):
+        by_loss.setdefault(variant.loss, variant)
+    return list(by_loss.values())[:limit]
+
+
+def load_snapshots(variants: Sequence[Variant], chosen: Sequence[Variant]) -> Snapshots:
+    """The arrays behind the figures: of all runs, or of the chosen variants where runs are many.
+
+    Features, by far the largest, are kept only of the runs whose features are drawn.
+    """
+    drawn = {v.counted[0].path for v in chosen}
+    wanted = [r for v in variants for r in v.counted]
+    if len(wanted) > MANY_SNAPSHOTS:
+        wanted = [r for v in chosen for r in v.counted[:MANY_SNAPSHOTS]]
+    snapshots: Snapshots = {}
+    for record in wanted:
+        arrays = record.snapshot()
+        if arrays is not None:
+            whole = record.path in drawn
+            snapshots[record.path] = {k: a for k, a in arrays.items() if whole or not k.endswith(".features")}
+    return snapshots
+
+
+def find_unread(variants: Sequence[Variant], snapshots: Snapshots, known: Sequence[RunRecord]) -> list[RunRecord]:
+    """The runs whose snapshot exists and could not be read, apart from the known ones."""
+    seen = {r.path for r in known}
+    runs = (r for v in variants for r in v.counted)
+    return [r for r in runs if (r.path / SNAPSHOT).is_file() and r.path not in snapshots and r.path not in seen]
+
+
+def name_folder(variants: Sequence[Variant], folder: Path) -> tuple[str, str]:
+    """A title from the losses and the data, a subtitle from the settings that all runs share."""
+    if not variants:
+        return folder.resolve().name, ""
+    records = [r for v in variants for r in v.records]
+
+    def shared(key: str) -> Any:
+        values = {str(r.get(key)) for r in records if r.get(key) is not None}
+        return values.pop() if len(values) == 1 else None
+
+    losses = [LOSSES.get(loss, loss) for loss in dict.fromkeys(v.loss for v in variants)]
+    data = list(dict.fromkeys(str(r.get("data.name")) for r in records if r.get("data.name")))
+    listed = join(data) if len(data) <= 4 else f"{', '.join(data[:3])} and {len(data) - 3} more data sets"
+    optimiser = shared("optim.name")
+    parts = [shared("model.name"), CASES.get(optimiser, optimiser)]
+    parts += [f"{shared('optim.epochs')} epochs" if shared("optim.epochs") else None]
+    parts += [f"batch {shared('optim.batch_size')}" if shared("optim.batch_size") else None]
+    seeds = len({r.seed for r in records})
+    parts += [count(len(records), "run"), "one seed" if seeds == 1 else f"{seeds} seeds"]
+    return f"{join(losses)} on {listed}" if data else join(losses), " · ".join(str(p) for p in parts if p)

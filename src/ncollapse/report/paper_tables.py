@@ -1,0 +1,134 @@
+"""Tables of an experiment: in the paper's shape, settings by losses with the gain; and number by number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ncollapse.compare import CASES, LOSSES
+from ncollapse.compare.numbers import MISSING, show
+from ncollapse.grammar import count
+from ncollapse.papers.experiment import Experiment
+from ncollapse.papers.judge import Line
+from ncollapse.papers.markdown import HEAD, NAMES, describe, rows
+from ncollapse.report.tables import Cell, Table
+
+Setting = tuple[tuple[str, Any], ...]
+AGAINST = ("ce", "bce")
+"""The losses whose difference the papers call the gain."""
+
+
+def tabulate_lines(experiment: Experiment, lines: Sequence[Line]) -> Table | None:
+    """Published, ours and predicted, a row a number; columns that would be empty are left out."""
+    shown = [line for line in lines if line.values]
+    if not shown:
+        return None
+    cells = rows(shown)
+    columns = [i for i in range(2, len(HEAD)) if any(row[i] for row in cells)]
+    body = [
+        (Cell(f"{row[0]}, {row[1]}", loss=str(line.keys.get("loss", ""))), *(_cell(row[i], i, line) for i in columns))
+        for line, row in zip(shown, cells)
+    ]
+    notes = list(describe(experiment)[1])
+    waiting = sum(line.published is not None and not line.values for line in lines)
+    if waiting:
+        notes.append(f"{count(waiting, 'published number')} not run are left out.")
+    return Table(
+        "published",
+        "Published, ours, predicted",
+        "As printed, the mean over seeds, and what theory predicts without fitting. ± is a spread over samples or "
+        "classes, in brackets over seeds. Reproduced: within 1 % (5 % under SGD) or three standard deviations over "
+        "seeds, accuracies within one point; in direction: the losses are ordered as published.",
+        tuple(Cell(text) for text in ("number", *(HEAD[i] for i in columns))),
+        tuple(body),
+        notes=tuple(notes),
+    )
+
+
+def tabulate_shape(lines: Sequence[Line]) -> Table | None:
+    """The paper's own shape: settings down, fields and losses across, ours above published, and the gain.
+
+    None where the numbers of two losses do not stand side by side in any setting.
+    """
+    cells = group_by_setting(lines)
+    fields = list(dict.fromkeys(line.field for line in lines if line.values))
+    losses = list(dict.fromkeys(str(line.keys.get("loss", "")) for line in lines if line.values))
+    if len(losses) < 2 or not cells or len(fields) > 6:
+        return None
+    names = name_settings(list(cells))
+    columns = [Cell("setting")]
+    for field in fields:
+        title = NAMES.get(field, field)
+        columns += [Cell(f"{title}, {LOSSES.get(loss, loss)}", loss=loss) for loss in losses]
+        if set(AGAINST) <= set(losses):
+            columns.append(Cell(f"{title}, gain of BCE"))
+    body = []
+    for setting, found in cells.items():
+        row = [Cell(names[setting])]
+        for field in fields:
+            row += [_shape_cell(found.get((field, loss))) for loss in losses]
+            if set(AGAINST) <= set(losses):
+                row.append(_gain_cell(*(found.get((field, loss)) for loss in AGAINST)))
+        body.append(tuple(row))
+    return Table(
+        "shape",
+        "As the paper lays it out",
+        "Ours, the mean over seeds, above the published number. The gain is BCE minus CE, in points for rates.",
+        tuple(columns),
+        tuple(body),
+    )
+
+
+def group_by_setting(lines: Sequence[Line]) -> dict[Setting, dict[tuple[str, str], Line]]:
+    """The numbers that were run, by everything but the loss and then by field and loss."""
+    cells: dict[Setting, dict[tuple[str, str], Line]] = {}
+    for line in (line for line in lines if line.values):
+        setting = tuple((k, v) for k, v in line.keys.items() if k not in ("loss", "seed"))
+        cells.setdefault(setting, {})[line.field, str(line.keys.get("loss", ""))] = line
+    return cells
+
+
+def name_settings(settings: Sequence[Setting]) -> dict[Setting, str]:
+    """Names of settings: what differs between them."""
+    varying = {k for s in settings for k, v in s if len({dict(other).get(k) for other in settings}) > 1}
+    return {s: ", ".join(CASES.get(str(v), str(v)) for k, v in s if k in varying) or "all runs" for s in settings}
+
+
+def gain(first: Line | None, second: Line | None) -> tuple[float, float]:
+    """Second minus first, ours and published; NaN where one of them is missing."""
+    if first is None or second is None:
+        return math.nan, math.nan
+    ours = second.ours - first.ours if first.ours is not None and second.ours is not None else math.nan
+    if first.published is None or second.published is None:
+        return ours, math.nan
+    return ours, second.published.value - first.published.value
+
+
+def is_rate(line: Line) -> bool:
+    """Whether a number is printed in percent."""
+    return line.published is not None and line.published.percent
+
+
+def _shape_cell(line: Line | None) -> Cell:
+    if line is None or line.ours is None:
+        return Cell(MISSING)
+    percent = is_rate(line)
+    lines = (f"paper {line.published.printed}{' %' if percent else ''}".replace("-", "−"),) if line.published else ()
+    return Cell(show(line.ours, percent=percent), lines, numbers={"ours": line.ours})
+
+
+def _gain_cell(first: Line | None, second: Line | None) -> Cell:
+    ours, published = gain(first, second)
+    if not math.isfinite(ours) or second is None:
+        return Cell(MISSING)
+    scale = 100 if is_rate(second) else 1
+    lines = (f"paper {show(scale * published, 3, sign=True)}",) if math.isfinite(published) else ()
+    return Cell(show(scale * ours, 3, sign=True), lines, numbers={"gain": ours})
+
+
+def _cell(text: str, column: int, line: Line) -> Cell:
+    value = {"published": line.published and line.published.value, "ours": line.ours, "predicted": line.predicted}
+    number = value.get(HEAD[column])
+    signed = number is not None or HEAD[column] == "off by"
+    return Cell(text.replace("-", "−") if signed else text, numbers={} if number is None else {HEAD[column]: number})

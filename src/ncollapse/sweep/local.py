@@ -1,0 +1,157 @@
+"""Local worker processes: one per GPU, or one per core, each taking one run after the other.
+
+A worker reads jobs as JSON lines on its standard input and writes events as JSON lines on its standard output. It ends
+when its standard input closes, so it cannot outlive the process that started it, however that one ends. A worker that
+dies in a run is replaced, and the run resumed from its checkpoint, up to `LIVES` times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from typing import IO, Any
+
+from ncollapse.processes import SAFE_PATH, python_command
+from ncollapse.sweep.job import Job, drain, line_up, record_failure
+
+LIVES = 5
+
+
+def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]], None]) -> None:
+    """Carry out the jobs in worker processes, `workers` at a time.
+
+    By default one per GPU, one on a GPU that is named, or else one per core.
+    """
+    gpus = _count_gpus(jobs)
+    alone = any(str(job.device).startswith("cuda:") for job in jobs)  # one GPU, named
+    count = min(workers or gpus or (1 if alone else os.cpu_count() or 1), len(jobs))
+    waiting = line_up(jobs)
+    events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    stop = threading.Event()
+    slots = [_Slot(i, count, gpus, waiting, events.put, stop) for i in range(count)]
+    for slot in slots:
+        slot.start()
+    try:
+        drain(events, count, emit)
+    finally:
+        stop.set()
+        for slot in slots:
+            slot.end()
+
+
+class _Slot(threading.Thread):
+    """One place at the table: a worker process, replaced when it dies."""
+
+    def __init__(
+        self,
+        place: int,
+        places: int,
+        gpus: int,
+        waiting: queue.SimpleQueue[Job],
+        put: Callable[[dict[str, Any] | None], None],
+        stop: threading.Event,
+    ) -> None:
+        super().__init__(daemon=True)
+        self.place, self.places, self.gpus = place, places, gpus
+        self.waiting, self.put, self.stop = waiting, put, stop
+        self.process: subprocess.Popen[str] | None = None
+        self.errors: IO[bytes] | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.stop.is_set():
+                try:
+                    job = self.waiting.get_nowait()
+                except queue.Empty:
+                    return
+                self._carry_out(job)
+        finally:
+            self.end()
+            self.put(None)
+
+    def _carry_out(self, job: Job) -> None:
+        for life in range(LIVES):
+            if self.stop.is_set():
+                return
+            ended = self._attempt(job)
+            if ended or self.stop.is_set():
+                return
+            code = self.process.wait() if self.process else None
+            trace = self._tail()
+            self.put({"run_id": job.run_id, "status": "lost", "reason": f"worker ended with code {code}", "life": life})
+        record_failure(job, f"its worker process died {LIVES} times, last with code {code}", trace)
+        self.put({"run_id": job.run_id, "status": "failed"})
+
+    def _attempt(self, job: Job) -> bool:
+        """Hand the job to the worker and pass its events on; False if the worker died before the end."""
+        if self.process is None or self.process.poll() is not None:
+            self._start()
+        process = self.process
+        if process is None or process.stdin is None or process.stdout is None:
+            return False
+        try:
+            process.stdin.write(job.to_json() + "\n")
+            process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            return False
+        for line in process.stdout:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            self.put(event)
+            if event.get("status") in ("finished", "failed", "interrupted"):
+                return True
+        return False
+
+    def _start(self) -> None:
+        environment = {**os.environ, SAFE_PATH: "1", "NCOLLAPSE_COMMAND": json.dumps(sys.argv)}
+        if self.gpus:
+            seen = environment.get("CUDA_VISIBLE_DEVICES")
+            names = seen.split(",") if seen else [str(i) for i in range(self.gpus)]
+            environment["CUDA_VISIBLE_DEVICES"] = names[self.place % len(names)]
+        threads = max(1, (os.cpu_count() or 1) // self.places)
+        environment.setdefault("OMP_NUM_THREADS", str(threads))
+        self.end()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        self.process = subprocess.Popen(
+            python_command("ncollapse.sweep.worker"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env=environment,
+            start_new_session=True,  # an interrupt reaches the sweep alone, which then ends its workers
+        )
+
+    def _tail(self) -> str:
+        if self.errors is None:
+            return ""
+        self.errors.seek(0)
+        return self.errors.read()[-4000:].decode(errors="replace")
+
+    def end(self) -> None:
+        """End the worker, wherever it is: its run keeps the checkpoint of its last epoch."""
+        process, self.process = self.process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+        if self.errors is not None:
+            self.errors.close()
+            self.errors = None
+
+
+def _count_gpus(jobs: Sequence[Job]) -> int:
+    """How many GPUs the workers share: all of them, unless the jobs name the CPU or one device."""
+    named = {job.device for job in jobs}
+    if named - {None, "cuda"}:
+        return 0
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -1,0 +1,42 @@
+"""The worker process of the local engine: jobs in on standard input, events out on standard output, as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+from typing import Any
+
+from ncollapse.sweep.job import Job, execute
+
+
+def main() -> None:
+    """Carry out jobs until standard input closes, even in the middle of a run: then the sweep is gone."""
+    sys.argv[:] = json.loads(os.environ.get("NCOLLAPSE_COMMAND", "null")) or sys.argv  # runs record what the user ran
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a library prints must not mix with the events
+    waiting: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            waiting.put(Job(**json.loads(line)))
+        os._exit(0)
+
+    def emit(event: dict[str, Any]) -> None:
+        from ncollapse.console import clean
+
+        try:
+            out.write(json.dumps(clean(event), allow_nan=False) + "\n")
+            out.flush()
+        except BrokenPipeError:
+            os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while (job := waiting.get()) is not None:
+        execute(job, emit)
+
+
+if __name__ == "__main__":
+    main()

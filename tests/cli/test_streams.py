@@ -1,0 +1,106 @@
+"""Terminals of any encoding, closed streams, full disks, names with brackets: the job is done and the page is there."""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from ncollapse.cli import main
+from ncollapse.console import console, progress
+
+COMPARE = ["compare", "--losses", "ce", "bce", "--seeds", "2", "--epochs", "2", "--device", "cpu", "--engine", "packed"]
+
+
+def start(*arguments, shell):
+    """Run the command line in a shell; `shell` is appended to it, such as a redirection."""
+    words = [sys.executable, "-m", "ncollapse", *arguments]
+    command = ["sh", "-c", f'"$@" {shell}', "sh", *words]
+    return subprocess.run(command, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Real, finished runs, so that a comparison only reads and prints."""
+    out = tmp_path_factory.mktemp("compared") / "out"
+    assert main([*COMPARE, "--out", str(out)]) == 0
+    (out / "report.html").unlink()
+    return out
+
+
+def test_a_terminal_without_our_characters_degrades(runs, monkeypatch):
+    printed = {}
+    for encoding in ("utf-8", "ascii", "latin-1"):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert main([*COMPARE, "--out", str(runs)]) == 0
+        stream.flush()
+        printed[encoding] = stream.buffer.getvalue().decode(encoding)
+        assert (runs / "report.html").exists()
+        (runs / "report.html").unlink()
+    assert "−" in printed["utf-8"]
+    assert "±" in printed["utf-8"]
+    assert "+/-" in printed["ascii"]
+    assert "±" in printed["latin-1"]
+    for encoding in ("ascii", "latin-1"):
+        assert "?" not in printed[encoding]
+        assert "BCE - CE" in printed[encoding]
+
+
+def test_a_terminal_that_cannot_be_written_does_not_cost_the_page(runs, monkeypatch):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert main([*COMPARE, "--out", str(runs)]) == 1
+    assert (runs / "report.html").exists()
+    (runs / "report.html").unlink()
+
+
+def test_brackets_and_bytes_in_names_are_printed_as_they_are(runs, tmp_path, capfdbinary):
+    names = [b"a[/b]", b"runs[lr=0.1]", b":smile:"]
+    if sys.platform.startswith("linux"):  # other systems refuse it
+        names.append(b"caf\xe9")
+    for name in names:
+        out = os.path.join(os.fsencode(tmp_path), name)
+        shutil.copytree(os.fsencode(runs), out)
+        for arguments in ([*COMPARE, "--out", os.fsdecode(out)], ["report", os.fsdecode(out)]):
+            assert main(arguments) == 0
+            assert capfdbinary.readouterr().out.splitlines()[-1] == out + b"/report.html"
+            assert os.path.exists(out + b"/report.html")
+            os.unlink(out + b"/report.html")
+
+
+def test_brackets_in_the_console_and_the_progress(capsys):
+    console().print("a[/b] [red]x[/red] :smile:")
+    assert capsys.readouterr().out == "a[/b] [red]x[/red] :smile:\n"
+    with progress() as display:
+        display.add_task("a[/b]", total=1, detail="[/c]")
+    assert "a[/b]" in capsys.readouterr().err
+
+
+def test_train_prints_a_folder_with_brackets(tmp_path, capsys):
+    arguments = ["train", "digits", "--out", str(tmp_path / "a[/b]"), "--optim.epochs", "1", "--model.name", "mlp-16"]
+    assert main([*arguments, "--data.samples-per-class", "10", "--device", "cpu"]) == 0
+    assert "a[/b]" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a Unix shell")
+def test_closed_streams(runs, tmp_path):
+    done = start("report", str(runs), "--out", str(tmp_path / "page.html"), shell="0<&- 1>&- 2>&-")
+    assert done.returncode == 0
+    assert (tmp_path / "page.html").read_bytes().startswith(b"<!doctype html>")
+    done = start("report", str(tmp_path / "nowhere"), shell="2>&-")
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_a_full_disk_behind_standard_output_is_one_line():
+    done = start("reproduce", "--list", shell="> /dev/full")
+    assert done.returncode == 1
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("ncollapse reproduce: ")
+    assert "No space left on device" in line

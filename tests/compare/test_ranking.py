@@ -1,0 +1,166 @@
+"""The verdict on a comparison: who leads, by how much, and what is never called a finding."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from ncollapse.compare import QUANTITIES, compare_records, compare_runs
+from ncollapse.compare.ranking import find_effects
+from ncollapse.runs.record import read_runs
+from reference.runs import write_run
+
+
+def write_values(folder, values, images=1000, **changes):
+    """Runs whose summaries hold the given numbers: values[loss][field] is a list over seeds."""
+    for loss, fields in values.items():
+        for seed in range(len(next(iter(fields.values())))):
+            path = write_run(folder, {"loss.name": loss, "seed": seed, "optim.epochs": 2, **changes}, snapshot=False)
+            summary = json.loads((path / "summary.json").read_text())
+            for field, numbers in fields.items():
+                split, _, name = field.partition(".")
+                summary[split][name] = numbers[seed]
+                summary[split]["num_samples"] = images
+            (path / "summary.json").write_text(json.dumps(summary))
+    return compare_records(read_runs(folder))
+
+
+def test_a_clear_lead_wins(tmp_path):
+    found = write_values(
+        tmp_path,
+        {"ce": {"test.accuracy": [0.90, 0.91, 0.905]}, "bce": {"test.accuracy": [0.93, 0.941, 0.934]}},
+    )
+    (ranking,) = found.rankings
+    assert [p.finding.variant.label for p in ranking.places] == ["BCE", "CE"]
+    assert [p.leads for p in ranking.places] == [True, False]
+    assert found.verdict.startswith("BCE wins on accuracy: 3 points, 30 images above CE (95 % interval +2.8 to +3.2).")
+    assert ranking.places[0].images == 1000
+
+
+def test_one_or_two_images_win_nothing(tmp_path):
+    found = write_values(
+        tmp_path, {"ce": {"test.accuracy": [0.9, 0.91, 0.92]}, "bce": {"test.accuracy": [0.902, 0.912, 0.922]}}
+    )
+    assert found.verdict.startswith("No loss wins on accuracy: BCE and CE differ by 0.2 points, 2 images,")
+    assert "a larger test set would tell more" in found.verdict
+    assert not found.findings[1].differences["test.accuracy"].clear
+
+
+def test_equal_differences_of_two_seeds_are_not_certain(tmp_path):
+    """Each seed five images better: the interval is as wide as rounding makes it, and holds zero at two seeds."""
+    found = write_values(
+        tmp_path, {"ce": {"test.accuracy": [0.9, 0.91]}, "bce": {"test.accuracy": [0.903, 0.913]}}, images=1000
+    )
+    d = found.findings[1].differences["test.accuracy"]
+    assert d.low < 0 < d.high
+    assert "No loss wins" in found.verdict
+
+
+def test_the_advice_says_how_many_seeds(tmp_path):
+    found = write_values(
+        tmp_path, {"ce": {"test.accuracy": [0.90, 0.92, 0.91]}, "bce": {"test.accuracy": [0.93, 0.90, 0.94]}}
+    )
+    d = found.findings[1].differences["test.accuracy"]
+    std = np.std([0.03, -0.02, 0.03], ddof=1)
+    from scipy import stats
+
+    needed = next(n for n in range(2, 999) if stats.t.ppf(0.975, n - 1) * std / math.sqrt(n) < d.mean)
+    assert found.verdict.endswith(f"Run {needed - 3} more seeds to tell 1.3 points apart.")
+
+
+def test_one_seed_gives_no_verdict(tmp_path):
+    found = write_values(tmp_path, {"ce": {"test.accuracy": [0.9]}, "bce": {"test.accuracy": [0.95]}})
+    assert found.verdict.startswith("No verdict from one seed: on accuracy, BCE and CE differ by 5 points, 50 images,")
+    assert found.verdict.endswith("Run at least two more seeds.")
+
+
+def test_one_loss_alone_is_not_ranked(tmp_path):
+    found = write_values(tmp_path, {"ce": {"test.accuracy": [0.9, 0.91]}})
+    assert found.verdict == "Only CE was run: test accuracy 90.50 % ± 0.71. Compare it with another loss."
+
+
+def test_several_may_lead_and_others_lag(tmp_path):
+    found = write_values(
+        tmp_path,
+        {
+            "ce": {"test.accuracy": [0.950, 0.951, 0.949, 0.952]},
+            "bce": {"test.accuracy": [0.951, 0.949, 0.952, 0.951]},
+            "mse": {"test.accuracy": [0.90, 0.901, 0.902, 0.90]},
+        },
+    )
+    assert found.verdict.startswith("BCE and CE lead on accuracy and cannot be told apart; MSE is 5 points lower.")
+    (ranking,) = found.rankings
+    assert ranking.places[1].behind.confidence == pytest.approx(0.975), "two comparisons with the best"
+
+
+def test_the_largest_difference_is_named_whichever_field_it_is_in(tmp_path):
+    """The demo's own: distinctiveness, at which nobody looked before."""
+    rng = np.random.default_rng(0)
+    ce, bce = (0.48 + 0.002 * rng.standard_normal(3), 0.39 + 0.002 * rng.standard_normal(3))
+    found = write_values(
+        tmp_path,
+        {
+            "ce": {"test.distinctiveness": ce.tolist(), "train.nc1": [1e-3, 1.1e-3, 0.9e-3]},
+            "bce": {"test.distinctiveness": bce.tolist(), "train.nc1": [2e-3, 2.2e-3, 1.8e-3]},
+        },
+    )
+    points = 100 * (ce - bce).mean()
+    assert f"BCE separates classes less than CE: test distinctiveness {points:.2g} points lower" in found.verdict
+    (ranking,) = found.rankings
+    sizes = [effect.size for effect in ranking.effects]
+    assert sizes == sorted(sizes, reverse=True)
+    assert ranking.effects[0].quantity.key in ("test.distinctiveness", "train.nc1", "train.nc2", "train.nc3")
+
+
+def test_nc1_is_compared_by_its_ratio(tmp_path):
+    ce, bce = np.array([1e-3, 4e-3, 1e-2]), np.array([2e-3, 8.4e-3, 1.9e-2])
+    found = write_values(tmp_path, {"ce": {"train.nc1": ce.tolist()}, "bce": {"train.nc1": bce.tolist()}})
+    ratio = found.findings[1].ratios["train.nc1"]
+    assert math.exp(ratio.mean) == pytest.approx(np.exp(np.log(bce / ce).mean()))
+    assert ratio.clear
+    assert not found.findings[1].differences["train.nc1"].clear, "the plain difference drowns in the spread of seeds"
+    assert f"NC1 {np.exp(np.log(bce / ce).mean()):.3g} times higher" in found.findings[1].sentence
+
+
+def test_ratios_of_zero_are_left_out(tmp_path):
+    found = write_values(tmp_path, {"ce": {"train.nc1": [0.0, 1e-3]}, "bce": {"train.nc1": [1e-3, 2e-3]}})
+    assert found.findings[1].ratios["train.nc1"].n == 1
+
+
+def test_effects_are_clear_and_have_a_direction(tmp_path):
+    found = write_values(
+        tmp_path, {"ce": {"test.accuracy": [0.9, 0.91, 0.9]}, "bce": {"test.accuracy": [0.95, 0.96, 0.95]}}
+    )
+    for effect in find_effects(found.findings):
+        assert effect.difference.clear
+        assert effect.quantity.better
+    accuracy = next(e for e in find_effects(found.findings) if e.quantity.key == "test.accuracy")
+    assert accuracy.good
+
+
+def test_many_settings_are_counted(tmp_path):
+    for data, gain in (("mnist", 0.05), ("cifar10", 0.0)):
+        values = {"ce": {"test.accuracy": [0.9, 0.912]}, "bce": {"test.accuracy": [0.9 + gain, 0.91 + gain]}}
+        write_values(tmp_path, values, images=10000, **{"data.name": data})
+    write_run(tmp_path, {"data.name": "cifar100", "optim.epochs": 2}, snapshot=False)
+    verdict = compare_records(read_runs(tmp_path)).verdict
+    assert verdict.startswith("2 settings of 3 compare losses, 2 of them with two seeds or more. ")
+    assert "On accuracy, BCE wins in 1 and no loss wins in 1." in verdict
+
+
+def test_nothing_measured_is_said(tmp_path):
+    write_run(tmp_path, {}, status="interrupted", epochs_done=0)
+    found = compare_records(read_runs(tmp_path))
+    assert found.verdict == "No run has measured anything yet."
+    assert found.rankings == ()
+
+
+def test_every_quantity_with_a_direction_is_explained():
+    assert all(q.meaning and q.source for q in QUANTITIES if q.better)
+
+
+def test_findings_alone_are_those_of_the_comparison(tmp_path):
+    write_values(tmp_path, {"ce": {"test.accuracy": [0.9]}, "bce": {"test.accuracy": [0.95]}})
+    records = read_runs(tmp_path)
+    assert [f.sentence for f in compare_runs(records)] == [f.sentence for f in compare_records(records).findings]

@@ -1,0 +1,217 @@
+"""More classes than dimensions, more classes than samples, empty classes: against the plain loops, in any tiling."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import ncollapse as nc
+from metrics.test_definitions import agree
+from reference import metrics as reference
+
+QUANTILES = {"q05", "q25", "median", "q75", "q95"}
+TILES = ("pairs.CPU_TILE", "decay_fields.TILE")
+NUMBERS = ("rows.CPU_NUMBERS", "exact_scores.CPU_SCORES", "bounded_scores.SCORES")
+
+
+def draw(seed, classes, dim, counts, common=0.0, spread=0.5, merged=0.0):
+    """Float32 features of the classes with a count, weights with a common component, and a bias."""
+    rng = np.random.default_rng(seed)
+    means = rng.normal(size=(classes, dim))
+    if merged:
+        means[1] = means[0] + merged * rng.normal(size=dim)
+    labels = rng.permutation(np.repeat(np.arange(classes), counts))
+    features = means[labels] + spread * rng.normal(size=(len(labels), dim)) + common
+    weight, bias = rng.normal(size=(classes, dim)) + common, rng.normal(size=classes)
+    as32 = [torch.tensor(array, dtype=torch.float32) for array in (features, weight, bias)]
+    return as32[0], torch.tensor(labels), as32[1], as32[2]
+
+
+CASES = {
+    "K > d": lambda: draw(0, 9, 3, [4] * 9),
+    "K = d + 1": lambda: draw(1, 6, 5, [4] * 6),
+    "K = d + 2": lambda: draw(2, 7, 5, [4] * 7),
+    "K > N, empty and single": lambda: draw(3, 13, 3, [0, 1, 2, 0, 1] * 2 + [3, 0, 1]),
+    "empty, K < d": lambda: draw(4, 6, 9, [0, 1, 5, 0, 2, 3]),
+    "single samples only": lambda: draw(5, 9, 3, [1] * 9),
+    "common component": lambda: draw(6, 8, 3, [3] * 8, common=30.0),
+    "nearly merged means": lambda: draw(7, 8, 3, [3] * 8, spread=1e-4, merged=1e-4),
+}
+
+
+def measure(*arguments, **options):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="measure: no sample")
+        return nc.measure(*arguments, **options)
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Every loop over classes takes several rounds."""
+    for name in TILES:
+        monkeypatch.setattr(f"ncollapse.metrics.{name}", 3)
+    for name in NUMBERS:
+        monkeypatch.setattr(f"ncollapse.metrics.{name}", 16)
+    monkeypatch.setattr("ncollapse.metrics.rows.ONE_HOT_CLASSES", 2)
+
+
+def send_to_float32(monkeypatch):
+    for name in ("sample_pass.EXACT", "distribution.EXACT", "sample_pass.FEW_SCORES", "nearest_means.FEW_SCORES"):
+        monkeypatch.setattr(f"ncollapse.metrics.{name}", 0)
+
+
+@pytest.fixture
+def float32_scores(monkeypatch):
+    """The way of very many scores."""
+    send_to_float32(monkeypatch)
+
+
+def compare(found, expected, *, quantiles=True):
+    for name, value in expected.items():
+        if isinstance(value, dict) and not quantiles:
+            agree({k: v for k, v in found[name].items() if k not in QUANTILES},
+                  {k: v for k, v in value.items() if k not in QUANTILES}, name)  # fmt: skip
+        else:
+            agree(found[name], value, name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_field_equals_its_definition(case, small_tiles):
+    features, labels, weight, bias = CASES[case]()
+    expected = reference.measure(features.numpy(), labels.numpy(), weight.numpy(), bias.numpy())
+    found = measure(features, labels, weight, bias, numerical_rank=True)
+    compare(found.to_dict(), expected)
+    assert found.present_classes == len(set(labels.tolist()))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_float32_scores_give_the_same_and_quantiles_close(case, small_tiles, float32_scores):
+    features, labels, weight, bias = CASES[case]()
+    expected = reference.measure(features.numpy(), labels.numpy(), weight.numpy(), bias.numpy())
+    found = measure(features, labels, weight, bias, numerical_rank=True).to_dict()
+    compare(found, expected, quantiles=False)
+    for name in ("positive_score", "cosine_margin", "bias"):
+        agree(found[name], expected[name], name)
+    size = float(features.double().norm(dim=1).max() * weight.double().norm(dim=1).max())
+    for name in QUANTILES:
+        exact = expected["negative_score"][name]
+        assert abs(found["negative_score"][name] - exact) <= 2**-11 * abs(exact) + (3 + 8) * 2**-24 * size, name
+        exact = expected["mean_cosines"][name]
+        assert abs(found["mean_cosines"][name] - exact) <= 2**-11 * abs(exact) + 1e-9, name
+
+
+def test_doubtful_float32_scores_are_settled_in_float64(float32_scores):
+    """Rows of W that differ by less than float32 tells: the decision is still the float64 one, and ties the first."""
+    g = torch.Generator().manual_seed(0)
+    features = torch.randn(200, 4, generator=g, dtype=torch.float64)
+    weight = torch.randn(9, 4, generator=g, dtype=torch.float64).repeat_interleave(3, 0)
+    weight += 1e-12 * torch.randn(27, 4, generator=g, dtype=torch.float64)
+    weight[26] = weight[25]
+    labels = torch.arange(200) % 27
+    m = nc.measure(features, labels, weight, fields=["accuracy", "class_accuracy", "uniform_accuracy", "nc4"])
+    decisions = (features @ weight.T).argmax(1)
+    assert m.accuracy == (decisions == labels).double().mean()
+    assert m.class_accuracy[26] == 0.0
+    assert len(set(decisions.tolist())) > 9
+
+
+def test_whole_numbers_tie_exactly_in_float32_tiles(float32_scores):
+    rng = np.random.default_rng(0)
+    features, weight = rng.integers(-2, 3, (90, 4)), rng.integers(-2, 3, (30, 4))
+    bias, labels = rng.integers(-1, 2, 30), np.arange(90) % 30
+    m = nc.measure(features.astype(np.float32), labels, weight, bias)
+    logits = features @ weight.T - bias
+    assert m.accuracy == np.mean(logits.argmax(1) == labels)
+    own = logits[np.arange(90), labels]
+    logits[np.arange(90), labels] = -1000
+    assert m.uniform_accuracy == reference.uniform_accuracy(own, logits.max(1))
+
+
+@pytest.mark.parametrize("way", ["float64", "float32"])
+def test_tile_sizes_change_no_digit(way, monkeypatch):
+    features, labels, weight, bias = draw(9, 130, 12, [2, 0, 3, 1, 4] * 26)
+    if way == "float32":
+        send_to_float32(monkeypatch)
+    whole = measure(features, labels, weight, bias).to_dict()
+    for tile, numbers in ((1000, 1 << 20), (7, 50), (64, 999)):
+        for name in TILES:
+            monkeypatch.setattr(f"ncollapse.metrics.{name}", tile)
+        for name in NUMBERS:
+            monkeypatch.setattr(f"ncollapse.metrics.{name}", numbers)
+        compare_exactly(measure(features, labels, weight, bias).to_dict(), whole)
+
+
+def compare_exactly(found, expected):
+    for name, value in expected.items():
+        if value is None or isinstance(value, bool):
+            assert found[name] == value, name
+        else:
+            agree(found[name], value, name, relative=1e-12, absolute=1e-12)
+
+
+@pytest.mark.parametrize("collapsed", [0.0, 1e-9])
+def test_negative_scores_that_are_nearly_all_equal(float32_scores, collapsed):
+    """Own scores far from the others: the squared deviations are a small difference, found pair by pair instead."""
+    g = torch.Generator().manual_seed(0)
+    frame = torch.randn(9, 8, generator=g, dtype=torch.float64)
+    frame = torch.linalg.qr(frame - frame.mean(0)).Q * 3  # 9 classes in 8 dimensions: a simplex ETF
+    labels = torch.arange(36) % 9
+    features = frame[labels] + collapsed * torch.randn(36, 8, generator=g, dtype=torch.float64)
+    m = nc.measure(features, labels, frame)
+    scores = features @ frame.T
+    own = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, labels[:, None], True)
+    expected = scores[~own].std(correction=0)
+    assert m.negative_score.std == pytest.approx(float(expected), rel=1e-5, abs=2e-8 * m.positive_score.std + 1e-14)
+    assert m.negative_score.min == pytest.approx(float(scores[~own].min()), rel=1e-12)
+
+
+def test_fields_by_choice():
+    features, labels, weight, bias = draw(10, 9, 6, [5] * 9)
+    everything = nc.measure(features, labels, weight, bias, numerical_rank=True).to_dict()
+    always = {"num_samples", "num_classes", "present_classes", "dim", "counts", "empty_classes"}
+    for name, value in everything.items():
+        alone = nc.measure(features, labels, weight, bias, fields=[name]).to_dict()
+        compare_exactly({name: alone[name]}, {name: value})
+        untouched = nc.Measurement().to_dict()
+        for other in set(alone) - always - {name}:
+            compare_exactly({other: alone[other]}, {other: untouched[other]})
+    some = nc.measure(features, labels, fields="nc1")
+    assert (some.nc1, some.cdnv) == (pytest.approx(everything["nc1"], rel=1e-12), pytest.approx(math.nan, nan_ok=True))
+    assert nc.measure(features, labels, weight, bias, fields="all") == nc.measure(features, labels, weight, bias)
+
+
+def test_one_pass_where_one_is_enough():
+    passes = []
+
+    class Batches:
+        def __iter__(self):
+            passes.append(1)
+            return iter([draw(0, 4, 3, [5] * 4)[:2]])
+
+    nc.measure(Batches(), fields=["nc2_means", "equinorm_means", "distinctiveness", "mean_norms", "feature_energy"])
+    assert len(passes) == 2 + 1  # two looks at the kind of batches, and one pass
+    nc.measure(Batches(), fields=["nc1"])
+    assert len(passes) == 3 + 2 + 2
+
+
+@pytest.mark.parametrize("wrong", [["nc9"], "nc9", [], ["nc1", "positive_score.mean"]])
+def test_unknown_fields_are_refused_by_name(wrong):
+    features, labels, *_ = draw(0, 4, 3, [5] * 4)
+    with pytest.raises(ValueError, match=r'^fields: expected "all" or names of fields'):
+        nc.measure(features, labels, fields=wrong)
+
+
+def test_above_many_classes_the_default_says_what_it_leaves_out(monkeypatch):
+    monkeypatch.setattr("ncollapse.metrics.selection.ALL_FIELDS_CLASSES", 8)
+    features, labels, weight, bias = draw(10, 9, 6, [5] * 9)
+    with pytest.warns(UserWarning, match=r"^measure: 9 classes: left out cdnv, .*accuracy, .*fields=\[...\]") as caught:
+        some = nc.measure(features, labels, weight, bias)
+    assert caught[0].filename == __file__
+    assert math.isnan(some.accuracy)
+    assert math.isnan(some.cdnv)
+    every = nc.measure(features, labels, weight, bias, fields="all")
+    assert every.accuracy >= 0
+    for name in ("nc1", "nc2", "nc3", "nc2_rank", "compactness", "positive_score", "weight_energy"):
+        assert getattr(some, name) == getattr(every, name), name
