@@ -24,7 +24,7 @@ class DenseBlock(torch.autograd.Function):
     """The wide map [B, C + growth * layers, H, W] of x [B, C, H, W]; `tensors` are the layers' parameters in order."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layers: list[DenseLayer], *tensors: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, layers: list[DenseLayer], *tensors: Tensor) -> Tensor:
         from ncollapse.models.fused_norm import append_channels, apply_norm, apply_to_channels, compute_statistics
 
         images, channels, height, width = x.shape
@@ -54,7 +54,7 @@ class DenseBlock(torch.autograd.Function):
         return wide
 
     @staticmethod
-    def backward(ctx: Any, d_wide: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_wide: Tensor) -> tuple[Tensor | None, ...]:
         from ncollapse.models.fused_norm import differentiate_channels, differentiate_norm
 
         layers, count = ctx.layers, len(ctx.layers)

@@ -104,7 +104,7 @@ class NormReLU(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         x: Tensor,
         weight: Tensor,
@@ -125,7 +125,7 @@ class NormReLU(torch.autograd.Function):
         return (y, y.view_as(y)) if fork else y
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, stats = ctx.saved_tensors[:4]
         y = ctx.saved_tensors[4] if ctx.has_residual and ctx.relu else None
         dy, *rest = [dy.to(x.dtype).contiguous(memory_format=torch.channels_last) for dy in grads]

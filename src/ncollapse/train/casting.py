@@ -15,13 +15,13 @@ class CastTogether(torch.autograd.Function):
     """Float32 tensors as bfloat16, their gradients as float32."""
 
     @staticmethod
-    def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:
         copies = [torch.empty_like(weight, dtype=torch.bfloat16) for weight in weights]
         torch._foreach_copy_(copies, list(weights))
         return tuple(copies)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         wide = [torch.empty_like(grad, dtype=torch.float32) for grad in grads]
         torch._foreach_copy_(wide, list(grads))
         return tuple(wide)
