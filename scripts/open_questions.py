@@ -26,11 +26,8 @@ DECAY, MINORITY = 5e-3, 10  # lambda_W = lambda_H, and the samples of a minority
 GROUPS = ((2, 2), (5, 5))  # majority and minority classes
 FACTORS = (0.5, 0.9, 0.99, 1.01, 1.1)  # of the predicted threshold
 SIZES = ((4, 2), (6, 2), (6, 3), (7, 3), (8, 3), (10, 5), (6, 5))  # K, d
-EARLY = (
-    ("ce", 1.0, (0.85, 0.90)),
-    ("bce", 0.3, (0.985, 0.994)),
-    ("mse", 1.0, (0.985, 0.994)),
-)  # loss, lambda_b, factors
+# loss, lambda_b and factors of the threshold for free features
+EARLY = (("ce", 1.0, (0.85, 0.90)), ("bce", 0.3, (0.985, 0.994)), ("mse", 1.0, (0.985, 0.994)))
 
 
 def predicted_threshold(loss: str, relu: bool, bias: bool, majority: int, minority: int) -> float:

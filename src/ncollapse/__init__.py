@@ -94,7 +94,7 @@ _PARTS = (
 )
 
 
-if not TYPE_CHECKING:  # type checkers would accept any name of a module that defines it
+if not TYPE_CHECKING:  # type checkers see the imports above, and refuse names that are not among them
 
     def __getattr__(name: str) -> Any:
         if name in _PARTS:

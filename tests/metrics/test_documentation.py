@@ -44,7 +44,7 @@ def test_the_examples_of_the_docs_run():
         "curves",
         "distribution",
         "fields",
-        "flat",
+        "flattening",
         "measurement",
         "measuring",
         "ood",

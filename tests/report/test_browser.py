@@ -41,8 +41,9 @@ def test_text_from_records_stays_text(hostile_page):
 
 
 def test_broken_records_leave_visible_notes(hostile_page):
-    notes = hostile_page.page.locator("aside.notes")
-    assert notes.is_visible()
+    notes = hostile_page.page.locator("details.notes")
+    assert notes.locator("summary").is_visible()
+    assert "notes on the records" in notes.locator("summary").text_content()
     text = notes.text_content()
     assert "the loss is not finite" in text
     assert "half-written cannot be read in full" in text
@@ -186,9 +187,66 @@ def test_long_names_cover_nothing_and_are_drawn_in_full(chromium, tmp_path, widt
     assert min(gaps) >= 0, "a legend covers the title of the first panel"
     figure = page.locator("#figure-scores")
     box = figure.locator(".main-svg").first.bounding_box()
-    labels = [label.bounding_box() for label in figure.locator(":is(.xtick, .x2tick, .x3tick) text").all()]
-    assert len(labels) == 6
+    labels = [label.bounding_box() for label in figure.locator(".xtick text").all()]
+    assert len(labels) == 2
     assert all(label["y"] + label["height"] <= box["y"] + box["height"] for label in labels)
     assert all(label["x"] >= box["x"] for label in labels)
     assert 'wide-resnet "a" of a very long name' in figure.locator(".xtick text").all_text_contents()
+    context.close()
+
+
+def test_the_answer_comes_first(hostile_page, hostile_folder):
+    from ncollapse.compare import compare_records
+    from ncollapse.runs.record import read_runs
+
+    page = hostile_page.page
+    card = page.locator(".card").first
+    verdict = compare_records(read_runs(hostile_folder)).verdict
+    assert card.locator(".verdict").text_content() == verdict
+    tops = page.eval_on_selector_all("main > *", "list => list.map(e => [e.id, e.getBoundingClientRect().top])")
+    placed = {name: top for name, top in tops if name}
+    assert placed["findings"] < placed["explained"] < placed["numbers"]
+    rows = card.locator(".strip-row")
+    assert rows.count() >= 2
+    assert "images wrong" in rows.first.text_content()
+
+
+def test_every_quantity_leads_to_its_definition(hostile_page):
+    page = hostile_page.page
+    page.evaluate("location.hash = '#define-train-nc1'")
+    page.wait_for_function("document.getElementById('define-train-nc1').closest('details').open")
+    assert "within classes relative" in page.locator("#define-train-nc1 + dd").text_content()
+    page.evaluate("location.hash = ''")
+
+
+def test_a_table_is_one_tab_stop_and_its_links_are_reached_by_arrows(hostile_page):
+    page = hostile_page.page
+    region = page.locator("#table-runs .scroll")
+    assert region.locator("a:not([tabindex='-1'])").count() == 0
+    region.focus()
+    page.keyboard.press("Enter")
+    first = page.evaluate("document.activeElement.getAttribute('href')")
+    page.keyboard.press("ArrowDown")
+    second = page.evaluate("document.activeElement.getAttribute('href')")
+    assert first.startswith("#")
+    assert second != first
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.className").startswith("scroll")
+
+
+def test_without_javascript_the_figures_and_the_answer_are_there(chromium, hostile_page, hostile_folder):
+    context = chromium.new_context(java_script_enabled=False, viewport={"width": 1200, "height": 900})
+    page = context.new_page()
+    requests = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto((hostile_folder / "report.html").as_uri())
+    assert page.locator(".verdict").is_visible()
+    drawings = page.locator("figure.block svg.static")
+    assert drawings.count() == hostile_page.page.locator("[data-plot]").count()
+    collapse = page.locator("#figure-collapse svg.static")
+    assert collapse.bounding_box()["height"] > 200
+    assert collapse.locator("path").count() > 10
+    assert "train NC1" in collapse.text_content()
+    assert not page.locator("[data-plot]").first.is_visible()
+    assert len(requests) == 1
     context.close()

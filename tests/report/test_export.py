@@ -36,7 +36,7 @@ def test_tables_and_figures_are_written(report, tmp_path):
     picture = (folder / "collapse.svg").read_text()
     assert "train NC1" in picture
     assert "var:" not in picture
-    assert "#0072B2" in picture.upper() or "rgb(0, 114, 178)" in picture
+    assert "rgb(0, 76, 138)" in picture, "the colour of CE in print"
 
 
 def test_missing_extra_is_named(report, tmp_path, monkeypatch):

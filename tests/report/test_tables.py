@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ncollapse.compare import QUANTITIES, compare_records, compare_runs
+from ncollapse.compare.numbers import show_estimate
 from ncollapse.compare.seeds import Difference
 from ncollapse.compare.variants import group_runs
 from ncollapse.report import make_report
@@ -225,3 +226,22 @@ def test_the_terminal_shows_no_interval_without_width(tmp_path, capsys):
     assert "+0.279 in both seeds" in text
     assert "+0.2786 ± 0" not in text
     assert "early: epochs 1 to 3." in " ".join(text.split())
+
+
+@pytest.mark.parametrize("losses", [("ce", "bce"), ("ce", "bce", "focal", "ls", "mse")])
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_terminal_says_the_verdict_first_and_splits_no_number(tmp_path, capsys, losses, width):
+    from rich.console import Console
+
+    write_comparison(tmp_path, losses, seeds=2, **{"optim.epochs": 3})
+    found = compare_records(read_runs(tmp_path))
+    print_comparison(Console(width=width, force_terminal=True, color_system=None, markup=False), found)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    assert text.startswith(found.verdict)
+    body = "\n".join(lines)
+    for finding in found.findings:
+        for quantity in QUANTITIES:
+            written = show_estimate(finding.estimates[quantity.key], quantity.percent)
+            assert written in body, f"{quantity.title} of {finding.variant.label} is not in one piece"

@@ -156,7 +156,7 @@ def test_a_time_limit_is_a_number_of_seconds(tmp_path, limit):
 def test_shares_cover_everything_once():
     shares = [take_share(range(10), (i, 3)) for i in (1, 2, 3)]
     assert sorted(x for share in shares for x in share) == list(range(10))
-    with pytest.raises(ValueError, match="index: .* got 4/3"):
+    with pytest.raises(ValueError, match=r"index: .* got 4/3"):
         take_share(range(10), (4, 3))
 
 

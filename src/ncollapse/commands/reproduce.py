@@ -118,8 +118,8 @@ def parse_selections(args: Args) -> list[Selection]:
     from ncollapse.sweep.sweep import find_finished
 
     options: dict[str, Any] = {"only": args.only, "seeds": args.seeds, "epochs": args.epochs}
-    changes = {"measure_every": args.measure_every, "precision": args.precision}
-    selections = [select_runs(word, **options, **changes) for word in args.experiments]
+    options |= {"measure_every": args.measure_every, "precision": args.precision}
+    selections = [select_runs(word, **options) for word in args.experiments]
     if args.measure_every is None:
         finished = find_finished(args.out)
         selections = [use_finished(selection, finished) for selection in selections]
@@ -187,7 +187,8 @@ def print_outcome(outcome: Outcome) -> None:
     for line in to_text(outcome.lines, width):
         print(line)
     for claim in outcome.claims:
-        print(fill(f"- {mark(claim)}: {claim.text}" + (f" ({claim.detail})" if claim.detail else ""), width))
+        stands = mark(claim, so_far=outcome.only_tried)
+        print(fill(f"- {stands}: {claim.text}" + (f" ({claim.detail})" if claim.detail else ""), width))
     detail = f" ({outcome.detail})" if outcome.detail else ""
     print(fill(f"{outcome.experiment.id}: {outcome.verdict}{detail}", width))
 

@@ -100,13 +100,13 @@ def show_ratio(value: Difference) -> tuple[str, str]:
     return head, f"[×{show_factor(value.low)}, ×{show_factor(value.high)}]"
 
 
-def show_factor(logarithm: float) -> str:
-    """A factor from its natural logarithm, to three digits.
+def show_factor(logarithm: float, digits: int = 3) -> str:
+    """A factor from its natural logarithm.
 
     >>> show_factor(math.log(0.25)), show_factor(math.log(1234.5))
     ('0.25', '1234')
     """
-    return show(math.exp(min(700.0, logarithm)), 3)
+    return show(math.exp(min(700.0, logarithm)), digits)
 
 
 def show_images(value: Difference) -> str:

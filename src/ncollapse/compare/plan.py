@@ -87,16 +87,20 @@ def plan(
 def check_plan(data: str, losses: Sequence[str], optimisers: Sequence[str], seeds: int) -> None:
     """Raise ValueError for what cannot be planned."""
     from ncollapse.data.catalogue import KNOWN, is_known
-    from ncollapse.losses import LOSS_NAMES
+    from ncollapse.losses import LOSS_NAMES, is_loss_name
 
-    if seeds < 1:
-        raise ValueError(f"seeds: expected at least 1, got {seeds}")
+    if not isinstance(data, str):
+        raise TypeError(f"data: expected the name of a data set, got {data!r}")
+    if not isinstance(seeds, int) or seeds < 1:
+        raise ValueError(f"seeds: expected at least 1, got {seeds!r}")
+    if isinstance(losses, str) or not isinstance(losses, Sequence):
+        raise TypeError(f"losses: expected a list of names, such as ['ce', 'bce'], got {losses!r}")
     if not losses:
         raise ValueError("losses: expected at least one, such as ce bce, got none")
     if not is_known(data):
         raise ValueError(f"data: expected one of {KNOWN}, got {data!r}")
     for loss in losses:
-        if loss not in LOSS_NAMES:
+        if not is_loss_name(loss):
             raise ValueError(f"losses: expected some of {', '.join(LOSS_NAMES)}, got {loss!r}")
     for optimiser in optimisers:
         if optimiser not in LEARNING_RATES:

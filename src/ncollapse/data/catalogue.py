@@ -124,7 +124,11 @@ def load(name: str, root: str | os.PathLike[str] | None = None, split: str = "tr
     >>> load("digits").images.shape
     torch.Size([1438, 1, 8, 8])
     """
-    if split not in SPLITS:
+    if not isinstance(name, str):
+        raise TypeError(f"name: expected the name of a data set, got {name!r}")
+    if root is not None and not isinstance(root, (str, os.PathLike)):
+        raise TypeError(f"root: expected a path, got {root!r}")
+    if not isinstance(split, str) or split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     kind, _, rest = name.partition(":")
     if kind == "gaussian":

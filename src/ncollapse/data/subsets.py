@@ -82,6 +82,8 @@ def validation_split(dataset: Data, fraction: float = 0.1, seed: int = 0) -> tup
 
     Stratified, so that a balanced training set stays balanced, as the theory wants it.
     """
+    if not isinstance(fraction, (int, float)):
+        raise TypeError(f"fraction: expected a number, got {fraction!r}")
     if not 0 < fraction < 1:
         raise ValueError(f"fraction must lie strictly between 0 and 1, got {fraction}")
     rest, held = split_stratified(dataset.labels, fraction, seed)
@@ -100,5 +102,7 @@ def random_labels(dataset: Data, seed: int = 0) -> Data:
 
 
 def _require_factor(name: str, value: float) -> None:
+    if not isinstance(value, (int, float)):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
     if not value >= 1:
         raise ValueError(f"{name} must be at least 1 (the largest class over the smallest), got {value}")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from ncollapse.features.extraction import Taken
 
 HELD_BYTES = 1 << 28
 """Features kept in memory, 256 MiB; further batches go to a temporary file."""
@@ -63,6 +66,12 @@ class FeatureSpool:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def take(self, taken: Taken) -> None:
+        """Add the features of a batch that `run_model` hands on; they are read on the device they came from."""
+        assert taken.features is not None
+        self.device = taken.features.device
+        self.add(taken.features, taken.labels)
 
     def add(self, features: Tensor, labels: Tensor) -> None:
         """Add a batch; both are copied to the host."""

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .fields import FIELDS
-from .flat import flatten
+from .flattening import flatten
 from .scores import Spread
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas  # type: ignore[import-untyped]
 
 NAN = math.nan
 NO_SPREAD = Spread()

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
-from .batches import Array, Source, open_source
+from .batches import Array, Batches, Labels, Source, open_source
 from .class_fields import (
     count_samples,
     leave_undefined,
@@ -33,13 +33,12 @@ from .scores import Spread
 from .selection import ALWAYS, Selection, select_fields
 from .statistics import ClassStatistics
 
-Batches: TypeAlias = Iterable[tuple[Array, Array]]
 MissingClasses: TypeAlias = Literal["skip", "strict"]
 
 
 def measure(
     features: Array | Batches | ClassStatistics,
-    labels: Any = None,
+    labels: Labels | None = None,
     weight: Array | None = None,
     bias: Array | None = None,
     num_classes: int | None = None,

@@ -11,7 +11,7 @@ from torch import Tensor
 from .batches import Array, check_features, to_float64
 from .collapse import Moments, decompose_means
 from .nearest_means import find_nearest
-from .rows import Rows, split_range
+from .rows import Rows, split_range, square_norms
 from .statistics import ClassStatistics
 
 METHODS = ("mahalanobis", "neco", "distance")
@@ -71,8 +71,7 @@ def _by_mahalanobis(reference: ClassStatistics, moments: Moments) -> Callable[[T
 
     def score(x: Tensor) -> Tensor:
         inside = x @ whiten
-        gaps = inside - whitened.pick(find_nearest(whitened, inside))
-        return gaps.square().sum(1)
+        return square_norms(inside - whitened.pick(find_nearest(whitened, inside)))
 
     return score
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
 
 from .batches import Array, open_source
 from .class_sums import ClassSums, sum_classes
@@ -48,8 +47,13 @@ def moments_of(first: ClassSums, *, strict: bool = False) -> tuple[Moments, Pres
 
 
 def _move(moments: Moments, device: torch.device) -> Moments:
-    parts: tuple[Tensor, ...] = (moments.counts, moments.offsets, moments.anchor, moments.shift, moments.energies)
-    return Moments(*(part.to(device) for part in parts))
+    return Moments(
+        counts=moments.counts.to(device),
+        offsets=moments.offsets.to(device),
+        anchor=moments.anchor.to(device),
+        shift=moments.shift.to(device),
+        energies=moments.energies.to(device),
+    )
 
 
 def _move_presence(presence: Presence, device: torch.device) -> Presence:

@@ -87,9 +87,10 @@ def open_negatives(
 
 def sum_scores(classifier: Classifier, moments: Moments, classes: Tensor | None) -> tuple[float, float]:
     """The sums of all positive and of all negative scores, from the class means."""
-    rows = classifier.rows(classes)
-    own, means = 0.0, moments.means()
+    rows, means = classifier.rows(classes), moments.means()
+    total = torch.zeros_like(moments.anchor[0])
     for part in rows.parts():
-        own += float(moments.counts[part] @ torch.linalg.vecdot(means.block(part), rows.block(part)))
-    everything = float(moments.global_mean @ classifier.rows().mean()) * float(moments.counts.sum())
-    return own, everything * len(classifier.weight) - own
+        total += moments.counts[part] @ torch.linalg.vecdot(means.block(part), rows.block(part))
+    own, every = float(rows.add_up(total)), classifier.rows()
+    everything = float(moments.global_mean @ every.mean()) * moments.num_samples
+    return own, everything * len(every) - own

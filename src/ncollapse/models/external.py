@@ -7,8 +7,9 @@ from importlib import import_module
 import torch
 from torch import nn
 
-from ncollapse.models.factory import LIBRARIES, call_factory
+from ncollapse.models.factory import call_factory
 from ncollapse.models.network import FeatureKind
+from ncollapse.plugins import LIBRARIES
 
 HOMES = ("fc", "classifier", "head", "heads")
 

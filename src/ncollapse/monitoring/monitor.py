@@ -107,9 +107,7 @@ class Monitor:
         """Run the model over this process's share of the data: its features, its classifier, its layers' outputs."""
 
         def receive(taken: Taken) -> None:
-            assert taken.features is not None
-            spool.device = taken.features.device
-            spool.add(taken.features, taken.labels)
+            spool.take(taken)
             outputs.add(taken)
 
         head, _ = run_model(

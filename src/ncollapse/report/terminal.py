@@ -89,9 +89,9 @@ def print_tables(output: Console, findings: Sequence[Finding]) -> None:
         if f.phase:
             rows.append(["  theory", *(_theory(f, q) for q in scores)])
     print_packed(output, "scores, theory below", ["", *(q.title for q in scores)], rows)
-    compared = [q for q in kept if q.better]
+    compared = [q for q in kept if q.better and (q.key == "test.accuracy" or any(f.effect(q).clear for f in others))]
     rows = [[f.variant.label, *(_effect(f, q) for q in compared)] for f in others]
-    print_packed(output, "difference to the first loss", ["", *(q.title for q in compared)], rows)
+    print_packed(output, "difference to the first loss, where any is clear", ["", *(q.title for q in compared)], rows)
     rows = [[label, *(_speed(f, name) for name in SPEEDS)] for label, f in zip(labels, findings)]
     print_packed(output, "speed of collapse", ["", *SPEEDS.values()], rows)
 
@@ -109,15 +109,15 @@ def print_packed(output: Console, title: str, heads: Sequence[str], rows: Sequen
     start = 1
     while start < len(heads):
         end, used = start, first
-        while end < len(heads) and (end == start or used + 2 + widths[end - 1] <= output.width):
-            used += 2 + widths[end - 1]
+        while end < len(heads) and (end == start or used + 1 + widths[end - 1] <= output.width):
+            used += 1 + widths[end - 1]
             end += 1
         name = title if start == 1 or not title else f"{title}, continued"
         table = Table(
             box=None,
             header_style="bold",
             pad_edge=False,
-            padding=(0, 2, 0, 0),
+            padding=(0, 1, 0, 0),
             title=name or None,
             title_justify="left",
             title_style="bold",
@@ -156,8 +156,8 @@ def _effect(finding: Finding, quantity: Quantity) -> Text:
     d = finding.ratios[quantity.key]
     if d.n == 0:
         return Text(MISSING)
-    text = f"×{show_factor(d.mean)}"
-    text += f" [{show_factor(d.low)}, {show_factor(d.high)}]" if d.has_interval else ""
+    text = f"×{show_factor(d.mean, 2)}"
+    text += f" [{show_factor(d.low, 2)}, {show_factor(d.high, 2)}]" if d.has_interval else ""
     return Text(text, style="bold" if d.clear else "")
 
 

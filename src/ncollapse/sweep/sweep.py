@@ -130,6 +130,8 @@ def take_share(recipes: Sequence[T], index: tuple[int, int] | None) -> Sequence[
     """
     if index is None:
         return recipes
+    if not isinstance(index, (tuple, list)) or len(index) != 2 or not all(isinstance(item, int) for item in index):
+        raise TypeError(f"index: expected a share and the number of shares, such as (1, 4), got {index!r}")
     share, shares = index
     if not 1 <= share <= shares:
         raise ValueError(f"index: expected a share between 1 and the number of shares, got {share}/{shares}")

@@ -15,6 +15,8 @@ from torch import Tensor
 from ncollapse.console import clean
 from ncollapse.heads import Head
 from ncollapse.losses import Loss
+from ncollapse.metrics.batches import Array, Batches, Labels
+from ncollapse.metrics.classifier import HeadLike
 from ncollapse.theory.dual import lower_bound
 from ncollapse.theory.near_collapse import bound_geometry
 from ncollapse.theory.point import Point, read_point
@@ -67,13 +69,13 @@ class Certificate:
 
 
 def certify(
-    features: Any,
-    labels: Any = None,
-    weight: Any = None,
-    bias: Any = None,
+    features: Array | Batches,
+    labels: Labels | None = None,
+    weight: Array | None = None,
+    bias: Array | None = None,
     problem: Problem | str | Loss | None = None,
     *,
-    head: Any = None,
+    head: HeadLike | None = None,
     **arguments: Any,
 ) -> Certificate:
     """Compute a lower bound on the objective of every (W, H, b), and how far this one lies above it.

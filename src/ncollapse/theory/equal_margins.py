@@ -15,7 +15,7 @@ def equalising_weights(problem: Problem | Sequence[float]) -> tuple[float, ...]:
     Takes a problem, or class counts. By the closed form of unequal classes the margin of class k depends on
     sqrt(n_k)/share_k alone, and share_k is proportional to n_k weight_k. So the margins are equal if and only if
     weight_k is proportional to 1/sqrt(n_k), for every loss of logit differences. For free features no weights make an
-    imbalanced optimum a simplex with equal margins (docs/theory.md, section 5).
+    imbalanced optimum a simplex with equal margins (docs/theory.md, section 4).
 
     >>> [round(weight, 4) for weight in equalising_weights([400, 100, 25])]
     [0.4286, 0.8571, 1.7143]

@@ -1,6 +1,6 @@
 """Bounds on the geometry of a last layer from its certified gap: near-optimal implies near-collapsed.
 
-With the dual point Y of the certificate the gap is a sum of terms that are not negative (docs/theory.md, section 7):
+With the dual point Y of the certificate the gap is a sum of terms that are not negative (docs/theory.md, section 5):
 
     gap = sum_i share_i FY(z_i, q_k)  +  1/2 |A + Y B / tau|^2  +  1/2 (|B|^2 - |Y B|^2 / tau^2)  +  bias term
 
@@ -65,4 +65,4 @@ def _share_left(point: Point, costs: np.ndarray[tuple[int, ...], np.dtype[np.flo
         affordable = point.counts[g] if price[g] * point.counts[g] <= left else left / price[g]
         wrong += affordable
         left -= affordable * price[g]
-    return max(0.0, 1.0 - wrong / float(point.counts.sum()))
+    return max(0.0, 1.0 - float(wrong) / float(point.counts.sum()))

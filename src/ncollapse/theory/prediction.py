@@ -6,12 +6,13 @@ import json
 import math
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, Unpack
 
 from ncollapse.console import clean
 from ncollapse.heads import register_bias_rule
 from ncollapse.losses import Loss
 from ncollapse.metrics import Measurement, measure
+from ncollapse.theory.arguments import ProblemArguments
 from ncollapse.theory.balanced import predict_balanced
 from ncollapse.theory.configuration import Configuration, configure, factor
 from ncollapse.theory.imbalanced import predict_imbalanced
@@ -143,7 +144,11 @@ class Prediction(Optimum):
 
 
 def predict(
-    problem: Problem | str | Loss = "ce", num_classes: int | None = None, *, method: str = "closed", **arguments: Any
+    problem: Problem | str | Loss = "ce",
+    num_classes: int | None = None,
+    *,
+    method: Literal["closed", "numerical"] = "closed",
+    **arguments: Unpack[ProblemArguments],
 ) -> Prediction:
     """Predict what the last layer converges to: the global minimum of the unconstrained feature model.
 
@@ -159,12 +164,11 @@ def predict(
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    if num_classes is not None:
-        arguments["num_classes"] = num_classes
+    given: dict[str, Any] = dict(arguments) | ({} if num_classes is None else {"num_classes": num_classes})
     if not isinstance(problem, Problem):
-        problem = Problem(problem, **arguments)
-    elif arguments:
-        problem = problem.replace(**arguments)
+        problem = Problem(problem, **given)
+    elif given:
+        problem = problem.replace(**given)
     return Prediction.of(_find_optimum(problem, method))
 
 

@@ -23,8 +23,8 @@ from ncollapse.theory.problem import Problem
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, float], None]
-CLOSED = 1e-9  # a certified gap, relative to the objective, at which no more atoms are added
-TIGHT = 1e-7  # a certified gap, relative to the objective, at which no further start is tried
+CLOSED = 1e-9  # a certified gap, relative to an objective below 1, at which no more atoms are added
+TIGHT = 3e-8  # a certified gap, relative to an objective below 1, at which no further start is tried
 LEAST, MOST, AGREE = 16, 128, 4  # starts where the search is not global, and how many must reach the best value
 ROUNDS = 30  # atoms added at most
 FAR = 45.0  # a logit this far below the others costs e^-45
@@ -78,8 +78,8 @@ def solve(
     asks the dual bound for the direction in which the objective can still fall, adds it as a new dimension and repeats
     until the certified gap closes; then it removes the dimensions not needed. Otherwise it keeps the best of many
     random starts: at least 16, and up to 128 until four have reached the best value and few local minima seem to be
-    left unseen. After `time_limit` seconds (None: no limit) no new start begins. `restarts` fixes their number instead.
-    `progress(starts, best)` is called after each start.
+    left unseen. After `time_limit` seconds of processor time (None: no limit) no new start begins. `restarts` fixes
+    their number instead. `progress(starts, best)` is called after each start.
 
     >>> solution = solve(Problem("ce", 3, per_class=1, weight_decay=0.05, feature_decay=0.05))
     >>> round(solution.objective, 8), solution.certificate.gap < 1e-8
@@ -101,7 +101,7 @@ def solve(
         )
         return _restore_empty(problem, inner)
     search = _Search(problem, seed, max_iterations, progress)
-    search.deadline = math.inf if time_limit is None or restarts else time.monotonic() + time_limit
+    search.deadline = math.inf if time_limit is None or restarts else time.process_time() + time_limit
     if problem.dim is None or problem.dim >= problem.num_classes:
         search.descend_globally(restarts)
     if problem.dim is not None:
@@ -117,7 +117,7 @@ class _Search:
         self.generator = np.random.default_rng(seed)
         self.values: list[float] = []
         self.best: tuple[float, ScaledObjective, Array] | None = None
-        self.deadline = math.inf
+        self.deadline = self.gap = math.inf
 
     def descend_globally(self, restarts: int | None) -> None:
         """Descend in spare dimensions, add atoms until the bound closes, compress; several starts if it does not."""
@@ -127,8 +127,8 @@ class _Search:
             model = ScaledObjective(self.problem, wide)
             value, x = model.descend(model.start(index, self.generator), self.iterations)
             model, x, value, gap = self._add_atoms(model, x, value)
-            self._offer(model, x, value)
-            tight = gap <= TIGHT * (1e-3 + abs(value))
+            self._offer(model, x, value, gap)
+            tight = gap <= TIGHT * _scale(value)
             if restarts is None and (tight or (math.isfinite(gap) and index >= 2)):
                 return
 
@@ -143,7 +143,7 @@ class _Search:
             if point is None:
                 break
             gap = certify_point(point).gap
-            if gap <= CLOSED * (1e-3 + abs(value)):
+            if gap <= CLOSED * _scale(value):
                 break
             u, v, norm = steepest_atom(point)
             if norm <= point.tau * (1 + 1e-9):
@@ -181,7 +181,9 @@ class _Search:
             if near:
                 value, x = model.descend(x, self.iterations)
             self._offer(model, x, value)
-            if restarts is None and (time.monotonic() > self.deadline or (index + 1 >= least and self._is_settled())):
+            if restarts is None and (
+                time.process_time() > self.deadline or (index + 1 >= least and self._is_settled())
+            ):
                 break
 
     def _perturb(self, model: ScaledObjective) -> Array:
@@ -194,17 +196,19 @@ class _Search:
             moved[first : first + second] = np.abs(moved[first : first + second])
         return np.asarray(moved)
 
-    def _offer(self, model: ScaledObjective, x: Array, value: float) -> None:
+    def _offer(self, model: ScaledObjective, x: Array, value: float, gap: float = math.inf) -> None:
+        """Keep the point if it is lower, or as low with a smaller certified gap."""
         self.values.append(value)
-        if self.best is None or value < self.best[0]:
-            self.best = (value, model, x)
+        margin = 0.0 if self.best is None else 1e-12 * abs(self.best[0])
+        if self.best is None or value < self.best[0] - margin or (value <= self.best[0] + margin and gap < self.gap):
+            self.best, self.gap = (value, model, x), gap
         if self.progress is not None:
             self.progress(len(self.values), self.best[0])
 
     def _is_closed(self, value: float) -> bool:
         assert self.best is not None
         point = _point_at(self.best[1], self.best[2])
-        return point is not None and certify_point(point).gap <= TIGHT * (1e-3 + abs(value))
+        return point is not None and certify_point(point).gap <= TIGHT * _scale(value)
 
     def _is_settled(self) -> bool:
         """Whether the best value was reached several times and the expected number of unseen minima is below one.
@@ -252,6 +256,10 @@ class _Search:
             objectives=tuple(self.values),
             slope=model.slope(x),
         )
+
+
+def _scale(value: float) -> float:
+    return min(1.0, 1e-3 + abs(value))
 
 
 def _point_at(model: ScaledObjective, x: Array) -> Point | None:

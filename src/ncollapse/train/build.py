@@ -15,7 +15,7 @@ from ncollapse import data
 from ncollapse.data.catalogue import list_files
 from ncollapse.data.normalisation import choose_normalisation
 from ncollapse.models import Network, create
-from ncollapse.models.factory import is_factory
+from ncollapse.plugins import is_plugin
 from ncollapse.theory import Problem
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Batches, split_evenly
@@ -112,7 +112,7 @@ def make_loaders(recipe: Recipe, splits: dict[str, Samples], world: World) -> Lo
 def build_model(recipe: Recipe, loaders: Loaders, world: World) -> tuple[Network, Problem | None]:
     """Make the seeded network on its device, and the theory's problem that its training solves, if there is one."""
     spec = recipe.model
-    if len(loaders.shape) != 3 and not (spec.name.startswith("mlp") or is_factory(spec.name)):
+    if len(loaders.shape) != 3 and not (spec.name.startswith("mlp") or is_plugin(spec.name)):
         raise ValueError(
             f"model.name = {spec.name!r} takes images, but a sample of data.name = {recipe.data.name!r} has the shape "
             f"{list(loaders.shape)}: use an mlp"

@@ -114,7 +114,7 @@ class LossSpec:
     """Which loss to minimise; a parameter that is None takes the loss's own default."""
 
     name: str = "ce"
-    """ce, bce, focal, ls or mse."""
+    """ce, bce, focal, ls, mse, or package.module:Class for a loss of your own."""
     gamma: float | None = None
     """Focal loss: the exponent."""
     alpha: float | None = None
@@ -135,9 +135,11 @@ class LossSpec:
 
     def make(self) -> Loss:
         """The loss itself."""
-        from ncollapse.losses import LOSS_NAMES, make_loss
+        from ncollapse.losses import LOSS_NAMES, is_loss_name, make_loss
 
-        check(self.name in LOSS_NAMES, "loss.name", self.name, f"one of {', '.join(LOSS_NAMES)}")
+        check(
+            is_loss_name(self.name), "loss.name", self.name, f"one of {', '.join(LOSS_NAMES)}, or package.module:Class"
+        )
         params = {key: value for key, value in asdict(self).items() if key != "name" and value is not None}
         try:
             return make_loss(self.name, **params)

@@ -46,7 +46,7 @@ def draw_scores(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | N
     longest = max(len(text) for _, text in ticks)
     panel = Panel("scores and biases", merge_alike(traces), axis, {"zeroline": True})
     room = 46
-    if longest > 8 and len(ticks) > 4:
+    if sum(len(text) for _, text in ticks) > 40:
         axis["tickangle"] = -60 if longest <= SLANTED else -90
         room = min(700, 30 + round(longest * (5.8 if longest <= SLANTED else 6.8)))
     name_once([panel])

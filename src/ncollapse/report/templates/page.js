@@ -86,10 +86,18 @@
     arrange(spec, width || figure.div.clientWidth);
     // With a constant revision plotly keeps the reader's zoom and what is switched off in the legend.
     spec.layout.uirevision = "keep";
+    if (!first) keepHidden(figure.div.data, spec.data);
     figure.spec = spec;
     await (first ? Plotly.newPlot : Plotly.react)(figure.div, spec.data, spec.layout, config);
     figure.div.style.minHeight = "";
     openLegend(figure.div);
+  }
+
+  // What was switched off from the keyboard stays off; plotly itself remembers clicks alone.
+  function keepHidden(before, after) {
+    const name = (trace) => [trace.name, trace.legendgroup, trace.xaxis, trace.type].join("|");
+    const hidden = new Set(before.filter((trace) => trace.visible === "legendonly").map(name));
+    for (const trace of after) if (hidden.has(name(trace))) trace.visible = "legendonly";
   }
 
   // Legend entries work from the keyboard too.

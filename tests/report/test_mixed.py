@@ -1,0 +1,105 @@
+"""A folder of many runs of several data sets, networks and optimisers: no cell holds a number of other runs."""
+
+import re
+
+import numpy as np
+import pytest
+
+from ncollapse.report import make_report, render
+from ncollapse.report.figures.grids import group_cells, name_panel
+from ncollapse.report.figures.multiples import find_swept, group_variants
+from reference.runs import write_run
+
+DATA, LOSSES, OPTIMISERS = ("mnist", "cifar10"), ("ce", "bce"), ("sgd", "adamw")
+MODELS = ("wide-resnet18-0.5", "wide-resnet18-2", "mlp-64", "mlp-256")
+EPOCHS = (2, 4)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """128 runs: a grid of widths and lengths for each data set, loss, optimiser and family, and two bias decays."""
+    folder = tmp_path_factory.mktemp("mixed")
+    for data in DATA:
+        for loss in LOSSES:
+            for optimiser in OPTIMISERS:
+                for model in MODELS:
+                    for epochs in EPOCHS:
+                        for decay in (0.0, 5e-4):
+                            changes = {"data.name": data, "loss.name": loss, "optim.name": optimiser}
+                            changes |= {"model.name": model, "optim.epochs": epochs, "decays.bias": decay}
+                            write_run(folder, changes, per_class=2, snapshot=False)
+    return make_report(folder)
+
+
+def test_each_cell_is_the_mean_of_its_own_runs(mixed):
+    grid = next(f for f in mixed.figures if f.id == "grid-accuracy")
+    titles = [note["text"].strip("</b>") for note in grid.spec["layout"]["annotations"]]
+    assert len(titles) == len(set(titles)) == len(DATA) * len(LOSSES) * len(OPTIMISERS) * 2, "a panel for each"
+    groups = group_cells(mixed.comparison.variants)
+    seen = 0
+    for group, title in zip(groups, titles):
+        assert name_panel(group, list(groups)) == title
+        trace = grid.spec["data"][titles.index(title)]
+        loss, data, family, optimiser = group
+        for i, length in enumerate(trace["y"]):
+            for j, model in enumerate(trace["x"]):
+                own = [
+                    r.summary["test"]["accuracy"]
+                    for r in mixed.records
+                    if (r.loss, r.get("data.name"), r.get("optim.name")) == (loss, data, optimiser)
+                    and (r.get("model.name"), str(r.get("optim.epochs"))) == (model, length)
+                ]
+                assert len(own) == 2
+                assert model.startswith(family)
+                assert trace["z"][i][j] == pytest.approx(np.mean(own), abs=1e-4)
+                assert trace["customdata"][i][j] == ", 2 variants"
+                seen += 1
+    assert seen == len(mixed.records) / 2
+    assert any("differ in other settings" in note for note in grid.notes)
+
+
+def test_lines_stand_in_the_panel_of_their_own_group(mixed):
+    variants = mixed.comparison.variants
+    groups = group_variants(variants)
+    assert len(groups) == len(DATA) * len(LOSSES) * len(OPTIMISERS) * len(MODELS)
+    assert find_swept(list(groups.values())) == "decays.bias"
+    figure = next(f for f in mixed.figures if f.id == "collapse")
+    names = {t["name"] for t in figure.spec["data"]}
+    assert names == {"λb 0", "λb 0.0005"}
+    shown = [t for t in figure.spec["data"] if t["showlegend"]]
+    assert len(shown) == 2, "one entry a value"
+    colours = {t["name"]: t["line"]["color"] for t in figure.spec["data"]}
+    assert len(set(colours.values())) == 2
+    assert "12 largest of 32 groups" in figure.notes[0]
+
+
+def test_warnings_are_folded_and_nothing_is_called_none(mixed):
+    table = next(t for t in mixed.tables if t.id == "summary")
+    assert table.notes == (
+        "One seed per variant: no standard deviation and no interval can be given; differences may be chance.",
+    )
+    text = re.sub(r"<script.*?</script>|<style.*?</style>|<pre.*?</pre>", "", render(mixed), flags=re.S)
+    assert not re.search(r"\bNone\b|\bnan\b", text)
+
+
+def test_many_faults_are_one_note(tmp_path):
+    for seed in range(6):
+        write_run(tmp_path, {"seed": seed, "optim.epochs": 2}, status="failed", epochs_done=1)
+    report = make_report(tmp_path)
+    failed = [note for note in report.notes if "failed" in note]
+    assert len(failed) == 1
+    assert failed[0].startswith("6 runs failed: ")
+    assert "the loss is not finite" in failed[0]
+
+
+def test_one_record_that_breaks_a_figure_does_not_take_the_page(tmp_path, monkeypatch):
+    from ncollapse.report.figures import grids
+
+    def fail(*_):
+        raise ZeroDivisionError("a number nobody expected")
+
+    write_run(tmp_path, {"optim.epochs": 2})
+    monkeypatch.setattr(grids, "draw_grids", fail)
+    report = make_report(tmp_path)
+    assert any("could not be made (grids): ZeroDivisionError: a number nobody expected" in n for n in report.notes)
+    assert {"collapse", "scores"} <= {f.id for f in report.figures}
