@@ -97,7 +97,9 @@ def prepare(
     )
     if compile:
         objective.features = torch.compile(model.features)
-    elif graph and recipe.precision == "bf16":
+    elif (
+        graph and recipe.precision == "bf16" and ":" not in recipe.model.name
+    ):  # others may use weights in their own way
         objective.features = CastFeatures(model)
     minimised = objective if world.size == 1 else nn.parallel.DistributedDataParallel(objective)
     solver = optimiser.make(recipe.optim, model)
