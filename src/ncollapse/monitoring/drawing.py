@@ -82,8 +82,9 @@ def draw_history(history: Sequence[Observation]) -> go.Figure:
     profiles = _choose_profiles(history)
     panels += depth_panels(profiles)
     figure = go.Figure(for_print(build(panels, columns=3, bottom=96 if profiles else 46, showlegend=False)))
-    title = {"text": _title(history), "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top"}
-    figure.update_layout(title=title, title_pad_t=14, margin_t=84, height=figure.layout.height + 54)
+    height = figure.layout.height + 54
+    place = {"x": 0, "xref": "paper", "y": 1 - 16 / height, "yref": "container", "yanchor": "top"}
+    figure.update_layout(title={"text": _title(history), **place}, margin_t=84, height=height)
     return figure.update_layout(paper_bgcolor="white", plot_bgcolor="white")
 
 
