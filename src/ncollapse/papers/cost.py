@@ -32,8 +32,8 @@ GIGA_OPERATIONS = {
     "mlp-2048": 0.027,
     "mlp-small": 0.001,
 }
-"""Multiply-adds of a forward pass at 32 x 32 pixels, in 10^9. For `resnet50` and the small DenseNets, whose steps wait for
-memory and launches, what their measured steps amount to beside ResNet18's."""
+"""Multiply-adds of a forward pass at 32 x 32 pixels, in 10^9. For `resnet50` and the small DenseNets, whose steps wait
+for memory and launches, what their measured steps amount to beside ResNet18's."""
 
 
 def scale_of_width(name: str, factor: float) -> float:
