@@ -1,9 +1,9 @@
 # Everything runs in .venv, which `setup` makes on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := dev,lightning,huggingface,ray,tensorboard,mlflow,export
+EXTRAS := dev,images,lightning,huggingface,ray,tensorboard,mlflow,export
 
-.PHONY: setup setup-demo demo test test-vision lint bench clean
+.PHONY: setup setup-demo demo test test-vision test-oldest faults lint docs bench clean
 
 setup: .venv/.tests-ready
 setup-demo: .venv/.ready
@@ -30,6 +30,16 @@ test: setup
 test-vision:
 	PYTHON=$(PYTHON) ./scripts/test-vision
 
+# The long form of the campaign in tests/faults: some 20 000 cases, half an hour on two cores.
+faults: setup
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults
+
+test-oldest:
+	PYTHON=$(PYTHON) ./scripts/test-oldest
+
+docs:
+	PYTHON=$(PYTHON) ./scripts/build-docs
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,4 +53,4 @@ bench: setup
 	$(BIN)/python benchmarks/monitor.py
 
 clean:
-	rm -rf .venv .venv-vision build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vision .venv-oldest .venv-docs build dist demo docs/site .pytest_cache .mypy_cache .ruff_cache .hypothesis

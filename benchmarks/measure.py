@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import ncollapse as nc
-from ncollapse.metrics import measuring
+from ncollapse.metrics import class_fields
 
 Data = tuple[Tensor, Tensor, Tensor, Tensor]
 SIZES = ((50_000, 512, 10), (10_000, 2048, 100))
@@ -146,10 +146,10 @@ def read_status(name: str) -> int:
 
 def time_large(device: str, repeats: int) -> list[dict[str, float | int]]:
     """The large case at N/4, N/2 and N; the decomposition of the class means is timed apart."""
-    decompose = measuring.decompose_means
+    decompose = class_fields.decompose_means
     apart = [0.0]
 
-    def timed(moments: measuring.Moments) -> object:
+    def timed(moments: class_fields.Moments) -> object:
         torch.cuda.synchronize()
         start = time.perf_counter()
         result = decompose(moments)
@@ -157,7 +157,7 @@ def time_large(device: str, repeats: int) -> list[dict[str, float | int]]:
         apart[0] = time.perf_counter() - start
         return result
 
-    measuring.decompose_means = timed
+    class_fields.decompose_means = timed
     rows: list[dict[str, float | int]] = []
     samples, dim, classes = LARGE
     features, labels, weight, bias = make_data(samples, dim, classes, device, torch.bfloat16)
@@ -175,7 +175,7 @@ def time_large(device: str, repeats: int) -> list[dict[str, float | int]]:
             best = min(best, (total - apart[0], apart[0]))
         peak = (torch.cuda.max_memory_allocated() - held) / 2**20
         rows.append({"N": cut, "d": dim, "K": classes, "measure": best[0], "svd": best[1], "peak_extra_mb": peak})
-    measuring.decompose_means = decompose
+    class_fields.decompose_means = decompose
     return rows
 
 

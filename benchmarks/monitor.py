@@ -1,6 +1,7 @@
 """What `NeuralCollapse.update` costs beside a training step: ResNet18, CIFAR images, batch 128, bf16, d = 512.
 
     python benchmarks/monitor.py --device cuda --json monitor.json
+    python benchmarks/monitor.py --memory 50000                     # the peak memory of one measurement by nc.monitor
 
 The step runs eagerly and, on a GPU, in a CUDA graph. Chunks of steps with and without the update alternate, and which
 of a pair goes first alternates too. A chunk of eager steps is one step: they are bound by the host, whose speed wanders
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -188,6 +190,30 @@ def trace(work: Callable[[], None], device: torch.device) -> dict[str, float]:
     }
 
 
+def measure_memory(samples: int, device: torch.device) -> dict[str, float]:
+    """MiB above what was there before: the features of all samples, and the peak of one measurement by `nc.monitor`.
+
+    d = 4096, float32. On a GPU it is the memory allocated there, on a CPU the largest resident size of this process,
+    which should be fresh.
+    """
+    model = nn.Sequential(nn.Linear(64, 4096), nn.ReLU(), nn.Linear(4096, CLASSES)).to(device)
+    data = torch.utils.data.TensorDataset(torch.randn(samples, 64), torch.arange(samples) % CLASSES)
+    loader = torch.utils.data.DataLoader(data, batch_size=512)
+    nc.monitor(model, loader, samples=2 * CLASSES).observe()  # imports and buffers that do not depend on the samples
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        before = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    seconds = nc.monitor(model, loader).observe().seconds
+    after = (
+        torch.cuda.max_memory_allocated()
+        if device.type == "cuda"
+        else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    )
+    return {"features_mib": samples * 4096 / 2**18, "peak_mib": (after - before) / 2**20, "seconds": seconds}
+
+
 def main() -> None:
     began = time.perf_counter()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -195,7 +221,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the result here")
     parser.add_argument("--batch", type=int, help="128 on a GPU, 32 on a CPU")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each kind of step, and two pairs at least")
+    parser.add_argument("--memory", type=int, metavar="N", help="only the memory of nc.monitor on N samples")
     args = parser.parse_args()
+    if args.memory:
+        row = measure_memory(args.memory, torch.device(args.device))
+        print(f"features {row['features_mib']:.0f} MiB, peak {row['peak_mib']:.0f} MiB, {row['seconds']:.1f} s")
+        return
     device = torch.device(args.device)
     cuda = device.type == "cuda"
     batch = args.batch or (128 if cuda else 32)

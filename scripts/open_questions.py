@@ -1,6 +1,7 @@
 """Two questions that bce-vs-ce leaves open (Sec. 5), answered with `solve` and certified.
 
 1. Does BCE raise the imbalance at which the minority classes collapse, compared with CE, and by how much?
+   And for ReLU features with a bias that decays, do the minority features vanish before that?
 2. What do the optima of CE and BCE look like when K > d?
 
 Writes results/theory/open-questions.json; takes a few minutes on one core.
@@ -24,7 +25,9 @@ import ncollapse as nc
 DECAY, MINORITY = 5e-3, 10  # lambda_W = lambda_H, and the samples of a minority class
 GROUPS = ((2, 2), (5, 5))  # majority and minority classes
 FACTORS = (0.5, 0.9, 0.99, 1.01, 1.1)  # of the predicted threshold
-SIZES = ((4, 2), (6, 2), (6, 3), (8, 3), (10, 5), (6, 5))  # K, d
+SIZES = ((4, 2), (6, 2), (6, 3), (7, 3), (8, 3), (10, 5), (6, 5))  # K, d
+# loss, lambda_b and factors of the threshold for free features
+EARLY = (("ce", 1.0, (0.85, 0.90)), ("bce", 0.3, (0.985, 0.994)), ("mse", 1.0, (0.985, 0.994)))
 
 
 def predicted_threshold(loss: str, relu: bool, bias: bool, majority: int, minority: int) -> float:
@@ -52,7 +55,7 @@ def ask_minority_collapse() -> list[dict[str, Any]]:
                 bias=bias,
                 features=features,
             )
-            solution = nc.solve(problem, restarts=2)
+            solution = nc.solve(problem)
             z = solution.features @ solution.weight.T
             h, w = solution.features, solution.weight
             rows.append(
@@ -78,11 +81,42 @@ def ask_minority_collapse() -> list[dict[str, Any]]:
     return rows
 
 
+def ask_early_collapse() -> list[dict[str, Any]]:
+    """Two majority and two minority classes behind a ReLU, with a bias that decays."""
+    rows = []
+    for loss, bias_decay, factors in EARLY:
+        threshold = predicted_threshold(loss, True, True, 2, 2)
+        for factor in factors:
+            problem = nc.Problem(
+                loss,
+                class_counts=[factor * threshold * MINORITY] * 2 + [MINORITY] * 2,
+                weight_decay=DECAY,
+                feature_decay=DECAY,
+                bias_decay=bias_decay,
+                features="relu",
+            )
+            solution = nc.solve(problem)
+            z = solution.features @ solution.weight.T
+            rows.append(
+                {
+                    "loss": loss,
+                    "bias_decay": bias_decay,
+                    "factor": factor,
+                    "minority_margin": float(z[-1, -1] - z[-1, -2]),
+                    "minority_norm": float(solution.features[-1].norm()),
+                    "objective": solution.objective,
+                    "gap": solution.certificate.gap,
+                }
+            )
+            print(rows[-1])
+    return rows
+
+
 def ask_small_dimension() -> list[dict[str, Any]]:
     rows = []
     for (k, d), decay, bias, loss in product(SIZES, (5e-3, 5e-4), (True, False), ("ce", "bce")):
         settings = {"per_class": 1, "weight_decay": decay, "feature_decay": decay, "bias": bias}
-        solution = nc.solve(nc.Problem(loss, k, dim=d, **settings), restarts=8)
+        solution = nc.solve(nc.Problem(loss, k, dim=d, **settings), time_limit=None)
         h, w = solution.features, solution.weight
         b = torch.zeros(k, dtype=torch.float64) if solution.bias is None else solution.bias
         own = torch.eye(k, dtype=torch.bool)
@@ -123,7 +157,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("results/theory/open-questions.json"))
     out = parser.parse_args().out
-    answer = {"minority_collapse": ask_minority_collapse(), "small_dimension": ask_small_dimension()}
+    answer = {
+        "minority_collapse": ask_minority_collapse(),
+        "early_collapse": ask_early_collapse(),
+        "small_dimension": ask_small_dimension(),
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(answer, indent=1) + "\n")
 

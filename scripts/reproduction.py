@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,14 +75,20 @@ def main(results: str = "results/runs", target: str = "docs/reproduction.md", dr
     body = [INTRO, *papers, "", *tabulate(outcomes.values()), "", *tabulate_papers(outcomes.values()), "", *notes]
     body += [section.text for section in sections]
     Path(target).write_text("\n".join(body).rstrip() + "\n", encoding="utf-8")
-    used = {name: [record.run_id for record in outcome.records] for name, outcome in outcomes.items()}
-    if Path(results).is_dir():
-        (Path(results).parent / "index.md").write_text(index_records(records, used), encoding="utf-8")
-    update_readme(Path(target).parents[1] / "README.md", tabulate_papers(outcomes.values()))
+    root = Path(target).parents[1]
+    if (root / "results").is_dir():
+        (root / "results" / "index.md").write_text(make_index(records, outcomes), encoding="utf-8")
+    update_readme(root / "README.md", tabulate_papers(outcomes.values()))
     if draw:
         folder = Path(target).parent / "figures"
         folder.mkdir(parents=True, exist_ok=True)
         render([(figure, [folder / name]) for section in sections for name, figure in section.figures])
+
+
+def make_index(records: Sequence[RunRecord], outcomes: Mapping[str, Outcome]) -> str:
+    """The index of the records, with the entries that each is behind."""
+    used = {name: [record.run_id for record in outcome.records] for name, outcome in outcomes.items()}
+    return index_records(records, used)
 
 
 def describe(outcome: Outcome, tables: dict[str, set[str]]) -> Section:

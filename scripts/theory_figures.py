@@ -198,6 +198,7 @@ def write_tables() -> dict[str, str]:
     return {
         "published": _write_published(summary),
         "minority": _write_minority(answers["minority_collapse"]),
+        "early": _write_early(answers["early_collapse"]),
         "dimension": _write_dimension(answers["small_dimension"]),
     }
 
@@ -224,6 +225,21 @@ def _write_minority(rows: list[dict[str, Any]]) -> str:
         lines.append((*case, f"{part[0]['threshold']:.2f}", *margins, f"{gap:.0e}"))
     head = ("classes", "features", "bias", "loss", "R predicted", *(f"{r['factor']:g} R" for r in part), "largest gap")
     return _grid(head, lines, right=4)
+
+
+def _write_early(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        (
+            r["loss"].upper(),
+            f"{r['bias_decay']:g}",
+            f"{r['factor']:g}",
+            f"{r['minority_margin']:.4f}" if abs(r["minority_margin"]) > 1e-5 else "0",
+            f"{r['minority_norm']:.3f}" if r["minority_norm"] > 1e-5 else "0",
+            f"{abs(r['gap']):.0e}",
+        )
+        for r in rows
+    ]
+    return _grid(("loss", "λ_b", "R/R*", "margin", "norm of the minority feature", "gap"), lines, right=3)
 
 
 def _write_dimension(rows: list[dict[str, Any]]) -> str:

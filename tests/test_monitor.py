@@ -180,6 +180,25 @@ def test_a_function_that_returns_features_with_its_head(digits):
     assert watch.last == nc.monitor(model, loader).observe().measurement
 
 
+def test_missing_classes_are_said_once(digits):
+    x, y = digits.tensors
+    few = [(x[y < 9], y[y < 9])]
+    watch = nc.monitor(build(), few)
+    with pytest.warns(UserWarning, match="measure: no sample of class 9") as said:
+        watch.observe()
+    assert len(said) == 1
+    assert watch.observe().measurement.present_classes == 9  # warnings are errors here
+    nc.monitor(build(), few, min_count=2).observe()  # left out on request
+
+
+def test_fields_by_choice(digits):
+    seen = nc.monitor(build(), DataLoader(digits, 64), fields=["nc1", "accuracy"]).observe()
+    whole = nc.monitor(build(), DataLoader(digits, 64)).observe()
+    assert seen.measurement.nc1 == pytest.approx(whole.measurement.nc1, rel=1e-9)
+    assert np.isnan(seen.measurement.nc2)
+    assert {name for name in seen.numbers() if name.startswith("nc/")} < set(whole.numbers())
+
+
 def test_a_fixed_subset(digits):
     loader = DataLoader(digits, batch_size=64, shuffle=True)
     watches = [nc.monitor(build(), loader, samples=120, seed=seed) for seed in (0, 0, 1)]
@@ -247,6 +266,13 @@ def test_the_page_on_monitoring(tmp_path, monkeypatch):
     assert float(names["result"]["num_samples"]) == 400
     assert (tmp_path / "nc.html").exists()
     assert any((tmp_path / "events").iterdir())
+
+
+def test_the_benchmark_of_memory(monkeypatch, capsys):
+    script = Path(__file__).parents[1] / "benchmarks" / "monitor.py"
+    monkeypatch.setattr(sys, "argv", ["monitor.py", "--device", "cpu", "--memory", "64"])
+    runpy.run_path(str(script), run_name="__main__")
+    assert re.match(r"features 1 MiB, peak \d+ MiB", capsys.readouterr().out)
 
 
 def test_the_benchmark_ends_and_leaves_its_numbers(tmp_path, monkeypatch, capsys):

@@ -13,6 +13,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ncollapse import compare as compare
+    from ncollapse import data as data
+    from ncollapse import features as features
+    from ncollapse import frames as frames
+    from ncollapse import heads as heads
+    from ncollapse import losses as losses
+    from ncollapse import metrics as metrics
+    from ncollapse import models as models
+    from ncollapse import papers as papers
+    from ncollapse import report as report
+    from ncollapse import runs as runs
+    from ncollapse import sweep as sweep
+    from ncollapse import theory as theory
+    from ncollapse import train as train
     from ncollapse.heads import ETFHead, Head, LinearHead, decay
     from ncollapse.losses import (
         BCELoss,
@@ -80,13 +94,15 @@ _PARTS = (
 )
 
 
-def __getattr__(name: str) -> Any:
-    if name in _PARTS:
-        return import_module(f"ncollapse.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'ncollapse' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
-    return value
+if not TYPE_CHECKING:  # type checkers see the imports above, and refuse names that are not among them
+
+    def __getattr__(name: str) -> Any:
+        if name in _PARTS:
+            return import_module(f"ncollapse.{name}")
+        if name not in _HOME:
+            raise AttributeError(f"module 'ncollapse' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOME[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ncollapse import data
-from ncollapse.data import EvalLoader
+from ncollapse.data import EvalLoader, FolderEvalLoader
 from ncollapse.data.normalisation import Normalisation, choose_normalisation
-from ncollapse.features import extract
+from ncollapse.features import run_model
+from ncollapse.features.spool import FeatureSpool
 from ncollapse.metrics import Measurement, measure
 from ncollapse.models import Network, create
-from ncollapse.models.factory import LIBRARIES, call_factory
+from ncollapse.models.factory import call_factory
 from ncollapse.models.weights import read_weights, rename, strip_wrappers, tensors_of
+from ncollapse.plugins import LIBRARIES
 
 NAMED = 5
 
@@ -53,10 +55,9 @@ def measure_checkpoint(
     samples = data.load(dataset, root, split)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
-    def read(chosen: Normalisation | None) -> EvalLoader:
+    def read(chosen: Normalisation | None) -> EvalLoader | FolderEvalLoader:
         pixels = None if chosen is None else (chosen.mean, chosen.std)
-        form = {"image_size": image_size, "channels": channels, "device": place}
-        return data.eval_loader(samples, 512, normalise=pixels, **form)
+        return data.eval_loader(samples, 512, normalise=pixels, image_size=image_size, channels=channels, device=place)
 
     chosen = None if normalise == "model" else choose_normalisation(normalise, dataset)
     batches = read(chosen)
@@ -65,8 +66,9 @@ def measure_checkpoint(
         chosen = choose_normalisation(normalise, dataset, network)
         batches = read(chosen)
     unexpected = fill(network, weights)
+    spool = FeatureSpool(place)
     try:
-        found = extract(network.to(place), batches, layer=layer)
+        head, _ = run_model(network.to(place), batches, spool.take, layer=layer)
     except Exception as error:
         if isinstance(error, torch.OutOfMemoryError) or not in_forward(error):
             raise
@@ -74,7 +76,8 @@ def measure_checkpoint(
             f"model: {model} cannot be run on inputs of {dataset}, of shape {list(batches.shape)}: "
             f"{type(error).__name__}: {error}"
         ) from error
-    return Checkpoint(measure(found.features, found.labels, head=found.head), unexpected, chosen)
+    with spool:
+        return Checkpoint(measure(spool, head=head), unexpected, chosen)
 
 
 def in_forward(error: Exception) -> bool:

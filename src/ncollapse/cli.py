@@ -23,6 +23,7 @@ VERBS = {
     "compare": "the same network under several losses and seeds, with statistics and a page",
     "reproduce": "the tables and figures of the papers as named experiments",
     "report": "the page for any folder of runs",
+    "env": "versions, GPUs and data sets found, for a bug report",
     "data": "which data sets are there, which are missing and where to put them",
 }
 CONTINUED = ("compare", "reproduce")
@@ -36,6 +37,10 @@ BAD_INPUT = (
     PermissionError,
     ImportError,
 )
+
+
+COMMAND_PACKAGES = ("tyro", "rich", "cattrs", "jinja2", "plotly", "sklearn")
+"""Packages that the library itself does without (docs/architecture.md)."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -87,6 +92,8 @@ def describe(error: Exception) -> str:
     """Return the message of an error; where it has none, what kind of error it is."""
     if isinstance(error, MemoryError):
         return f"out of memory{f' ({error})' if str(error) else ''}"
+    if isinstance(error, ModuleNotFoundError) and error.name in COMMAND_PACKAGES:
+        return f"the commands need {error.name}: pip install ncollapse, without --no-deps"
     return str(error) or type(error).__name__
 
 

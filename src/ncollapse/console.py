@@ -76,18 +76,24 @@ def console() -> Console:
     return Console(markup=False, emoji=False)
 
 
-def progress() -> Progress:
-    """Make a progress display on standard error, so that results on standard output stay clean."""
+def progress(console: Console | None = None) -> Progress:
+    """Make a progress display on standard error, so that results on standard output stay clean.
+
+    However narrow the terminal, the bar, the epochs and the time left stay whole: the detail is cut first.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
+    cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[detail]}", markup=False),
-        console=Console(stderr=True, markup=False, emoji=False),
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+        BarColumn(bar_width=20, table_column=Column(min_width=20)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[detail]}", markup=False, table_column=cut),
+        console=console or Console(stderr=True, markup=False, emoji=False),
+        expand=True,
     )
 
 

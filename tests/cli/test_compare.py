@@ -28,11 +28,11 @@ def uninterrupted(tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")
     done = run_compare(out)
     assert done.returncode == 0, done.stderr
-    return out, done.stdout
+    return out, done.stdout, done.stderr
 
 
 def test_prints_a_table_that_fits_and_the_page_last(uninterrupted):
-    out, printed = uninterrupted
+    out, printed, _ = uninterrupted
     lines = printed.rstrip().splitlines()
     assert lines[-1] == str(out / "report.html")
     assert (out / "report.html").is_file()
@@ -53,7 +53,7 @@ def test_prints_a_table_that_fits_and_the_page_last(uninterrupted):
 
 
 def test_json_is_one_object_and_nothing_is_run_twice(uninterrupted, capsys):
-    out, _ = uninterrupted
+    out, _, _ = uninterrupted
     before = {p: p.stat().st_mtime_ns for p in out.glob("*/summary.json")}
     assert main(["compare", "--out", str(out), *SMALL, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -65,7 +65,7 @@ def test_json_is_one_object_and_nothing_is_run_twice(uninterrupted, capsys):
 
 
 def test_stopped_twice_it_ends_with_the_same_table(uninterrupted, tmp_path, capsys):
-    _, whole = uninterrupted
+    _, whole, _ = uninterrupted
     command = [sys.executable, "-m", "ncollapse.cli", "compare", "--out", str(tmp_path), *SMALL]
     for blow in (signal.SIGINT, signal.SIGKILL):
         before = count_epochs(tmp_path)
@@ -118,14 +118,14 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path, capsys):
     more = ["--seeds", "1", "--losses", "ce", "mse", "--jobs", "1", "--engine", "packed", "--device", "cpu"]
     assert main(["compare", "--recipe", str(recipe), "--out", str(out), *more]) == 1
     captured = capsys.readouterr()
-    assert "seed 0 failed: Diverged: the loss became" in captured.err
+    assert "failed (Diverged: the loss became" in captured.err
     assert "failed" in captured.out
     statuses = [json.loads(p.read_text())["status"] for p in out.glob("*/summary.json")]
     assert len(statuses) == 2
     assert "failed" in statuses
     assert "failed" in (out / "report.html").read_text()
     assert main(["compare", "--recipe", str(recipe), "--out", str(out), *more]) == 1
-    assert "failed before and is left out: --retry runs it again" in capsys.readouterr().err
+    assert "skipped (failed before; --retry runs it again)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,16 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path, capsys):
         (["--device", "cuda:99"], "device = "),
         (["--seeds", "0"], "seeds"),
         (["--optimisers", "sgdd"], "sgdd"),
-        (["--data", "nix"], "data: no data set 'nix'"),
+        (["--data", "nix"], "data: expected one of digits"),
+        (["--index", "3/2"], "index: expected a share"),
+        (["--index", "one"], "index: expected i/n, such as 1/4, got one"),
+        (["--time-limit", "0"], "time_limit: expected"),
+        (["--tune", "lr"], "tune: expected KEY=NUMBER,NUMBER"),
+        (["--tune", "lr=0.1,fast"], "tune: expected KEY=NUMBER,NUMBER"),
+        (["--tune", "nothing=1,2"], "nothing is not a key"),
+        (["--tune", "lr=0.1,0.2", "--index", "1/2"], "tune: cannot be shared"),
+        (["--model", "no_such_module:net"], "model: 'no_such_module:net' cannot be imported"),
+        (["--model", "timm:resnet18"], "needs timm: pip install 'ncollapse[vision]'"),
         (["--data", "mnist"], "NCOLLAPSE_DATA"),
         (["--data", "npz:nowhere.npz"], "nowhere.npz"),
         (["--data", "gaussian:dimension=3"], "'dimension'"),
@@ -163,6 +172,110 @@ def test_bad_input_is_named_in_one_line(tmp_path, capsys, monkeypatch, options, 
 
 
 def test_repeated_it_prints_the_same(uninterrupted, capsys):
-    out, printed = uninterrupted
+    out, printed, _ = uninterrupted
     assert main(["compare", "--out", str(out), *SMALL]) == 0
     assert capsys.readouterr().out == printed
+
+
+def test_names_its_recipe_and_what_it_costs_before_it_starts(uninterrupted):
+    _, _, said = uninterrupted
+    lines = said.splitlines()
+    assert lines[0] == "recipe: digits"
+    assert lines[1].startswith(
+        "  mlp-small from scratch; sgd, lr 0.1, batch 64, 2 epochs, step schedule; decays in the "
+    )
+    assert lines[2].startswith(
+        "data: digits: 1438 training and 359 test samples of 10 classes; pixels in [0, 1], minus"
+    )
+    assert lines[3].startswith("runs: 4, 0 finished; about ")
+    assert lines[3].endswith(" MB on disk")
+    started = [line for line in lines if line.endswith(": started")]
+    finished = [line for line in lines if line.endswith(": finished")]
+    assert (len(started), len(finished)) == (4, 4), "progress is logged where there is no terminal"
+    assert any("epoch 2/2 loss" in line for line in lines)
+
+
+def test_a_dry_run_says_what_would_be_run_and_runs_nothing(tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["compare", "--out", str(out), *SMALL, "--dry-run"]
+    assert main([*words, "--json", "--model", "mlp-50", "--batch-size", "32"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["state"] for row in found["runs"]] == ["new"] * 4
+    assert found["preview"]["settings"].startswith("mlp-50 from scratch; sgd, lr 0.1, batch 32")
+    assert found["preview"]["seconds"] > 0
+    weights = 4 * (64 * 50 + 5 * 50 * 50 + 6 * 50 + 50 * 10 + 10)
+    assert 4 * 2 * weights < found["preview"]["disk_bytes"] < 6_000_000
+    assert main([*words, "--index", "1/4"]) == 0
+    assert len([line for line in capsys.readouterr().out.splitlines() if line.endswith("  new")]) == 1
+    assert not out.exists()
+
+
+def test_shares_of_a_job_array_make_up_the_whole(uninterrupted, tmp_path, capsys):
+    _, whole, _ = uninterrupted
+    words = ["compare", "--out", str(tmp_path), *SMALL, "--engine", "packed", "--device", "cpu"]
+    assert main([*words, "--index", "1/2"]) == 0
+    assert len(list(tmp_path.glob("*/summary.json"))) == 2
+    assert main([*words, "--index", "2/2"]) == 0
+    capsys.readouterr()
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[:-1] == whole.splitlines()[:-1]
+
+
+def test_a_network_and_an_image_folder_of_one_s_own(tmp_path, capsys, monkeypatch):
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "own_networks.py").write_text(NETWORK)
+    random = np.random.default_rng(0)
+    for name, count in (("ant", 25), ("bee", 10), ("wasp", 5)):
+        for i in range(count):
+            picture = tmp_path / "pets" / name / f"{i}.png"
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            image.fromarray(random.integers(0, 256, (9, 11, 3), dtype=np.uint8)).save(picture)
+    monkeypatch.chdir(tmp_path)
+    options = ["--data", "folder:pets", "--image-size", "8", "--model", "own_networks:small", "--precision", "fp32"]
+    options += ["--epochs", "1", "--seeds", "2", "--losses", "ce", "bce", "--jobs", "1", "--augment", "flip"]
+    assert main(["compare", "--out", "out", *options, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "recipe: bce-vs-ce/setting-2" in captured.err
+    assert "own_networks:small as its factory makes it; adamw" in captured.err
+    assert "32 training and 8 test samples of 3 classes; a fifth of each class is held out for testing" in captured.err
+    assert "imbalanced: 20 to 4 training samples a class" in captured.err
+    found = json.loads(captured.out)
+    (table,) = found["classes"]
+    assert table["names"] == ["ant", "bee", "wasp"]
+    assert table["train_counts"] == [20, 8, 4]
+    assert table["groups"] == ["head", "middle", "tail"]
+    assert [row["loss"] for row in table["rows"]] == ["ce", "bce"]
+    assert table["rows"][1]["differences"]["tail"]["n"] == 2
+    assert main(["compare", "--out", "out", *options]) == 0
+    printed = capsys.readouterr().out
+    assert "balanced accuracy" in printed
+    assert "wasp" in printed
+
+
+NETWORK = """
+from torch import nn
+
+def small(num_classes):
+    body = [nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*body, nn.Linear(6, num_classes))
+"""
+
+
+def test_tuning_chooses_a_rate_for_each_loss_on_validation_data(tmp_path, capsys):
+    options = ["--epochs", "2", "--seeds", "2", "--jobs", "1", "--engine", "packed", "--device", "cpu"]
+    words = ["compare", "--out", str(tmp_path), *options, "--tune", "lr=1e-6,0.1", "--json"]
+    assert main(words) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert [choice["loss"] for choice in found["tuning"]] == ["ce", "bce"]
+    assert all(choice["candidates"][choice["chosen"]] == {"optim.lr": 0.1} for choice in found["tuning"])
+    assert "tuned ce sgd: lr 0.1 (" in captured.err
+    assert "the best optim.lr is at the end of the list" in captured.err
+    configs = [json.loads(path.read_text()) for path in tmp_path.glob("*/config.json")]
+    assert {config["optim"]["lr"] for config in configs} == {0.1}
+    assert {config["data"]["validation"] for config in configs} == {0.0}
+    tried = [json.loads(path.read_text()) for path in tmp_path.glob("tuning/runs/*/config.json")]
+    assert sorted((c["loss"]["name"], c["optim"]["lr"], c["data"]["validation"]) for c in tried) == [
+        (loss, lr, 0.1) for loss in ("bce", "ce") for lr in (1e-6, 0.1)
+    ]
+    assert [v["label"] for v in found["variants"]] == ["CE", "BCE"], "the runs of the tuning are not on the page"

@@ -65,6 +65,35 @@ def test_without_a_classifier(tmp_path, arrays, capsys):
     assert "accuracy" in out.split("not measured:")[1]
 
 
+def test_fields_by_choice(tmp_path, arrays, capsys):
+    np.savez(tmp_path / "f.npz", **arrays)
+    code, out, _ = run(capsys, tmp_path / "f.npz", "--fields", "nc1", "cdnv", "--json")
+    assert code == 0
+    found, expected = json.loads(out), nc.measure(**arrays)
+    assert found["nc1"] == pytest.approx(expected.nc1, rel=1e-12)
+    assert found["cdnv"] == pytest.approx(expected.cdnv, rel=1e-12)
+    assert found["accuracy"] is None
+    code, out, _ = run(capsys, tmp_path / "f.npz", "--fields", "all", "--json")
+    assert json.loads(out) == json.loads(expected.to_json())
+    code, _, err = run(capsys, tmp_path / "f.npz", "--fields", "nc9")
+    assert code == 2
+    assert "fields: expected" in err
+
+
+def test_means_of_a_reference_and_strict_classes(tmp_path, arrays, capsys):
+    np.savez(tmp_path / "test.npz", **arrays)
+    train = {"features": arrays["features"][::2] + 1.0, "labels": arrays["labels"][::2]}
+    np.savez(tmp_path / "train.npz", **train)
+    code, out, _ = run(capsys, tmp_path / "test.npz", "--reference", tmp_path / "train.npz", "--json")
+    assert code == 0
+    expected = nc.measure(**arrays, reference=(train["features"], train["labels"]))
+    assert json.loads(out)["nc4"] == expected.nc4
+    np.savez(tmp_path / "holes.npz", **{**arrays, "labels": np.where(arrays["labels"] == 2, 1, arrays["labels"])})
+    with pytest.warns(UserWarning, match="no sample of class 2"):
+        code, out, _ = run(capsys, tmp_path / "holes.npz", "--missing-classes", "strict", "--json")
+    assert json.loads(out)["nc1"] is None
+
+
 def bad_files(tmp_path, arrays):
     np.savez(tmp_path / "missing.npz", features=arrays["features"])
     yield "missing.npz", "labels missing"

@@ -3,6 +3,7 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 
 from ncollapse import cli
@@ -133,6 +134,35 @@ def test_a_share_runs_its_part(toy, tmp_path):
     assert "1 of 2" in page, "epochs"
 
 
+def test_finished_runs_need_no_data(tmp_path, monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    file = tmp_path / "mine.npz"
+    np.savez(file, images=rng.normal(size=(40, 6)), labels=np.arange(40) % 2)
+    recipe = recipes.get("digits").override(data__name=f"npz:{file}", model__name="mlp-16", optim__epochs=1)
+    points = [Point({"seed": seed}, recipe.override(seed=seed)) for seed in (0, 1)]
+    monkeypatch.setitem(CATALOGUE, "ncollapse/mine", Experiment("ncollapse/mine", "mine", lambda: points))
+    words = ("ncollapse/mine", "--out", tmp_path / "runs", "--engine", "packed", "--device", "cpu")
+    assert call(*words, "--only", "seed=0") == 0
+    file.unlink()
+    capsys.readouterr()
+    assert call(*words, "--only", "seed=0") == 0
+    assert call(*words) == 2
+    assert "mine.npz not found in" in capsys.readouterr().err
+    assert call(*words, "--index", "1/2") == 0, "the share that is finished"
+
+
+def test_a_folder_without_its_files_stops_everything_at_once(tmp_path, capsys):
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    (folder / "train-images-idx3-ubyte").touch()
+    words = ("bce-vs-ce/table-6", "bce-vs-ce/table-7", "--data-root", tmp_path, "--out", tmp_path / "runs")
+    assert call(*words) == 2
+    error = capsys.readouterr().err
+    assert "train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz not found in" in error
+    assert "cifar10 is not there" in error
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_plan_runs_nothing(tmp_path, capsys):
     assert call("bce-vs-ce/table-11", "--only", "batch_size=64", "--out", tmp_path, "--dry-run") == 0
     out = capsys.readouterr().out
@@ -178,7 +208,7 @@ def test_epochs_of_an_id_go_before_the_common_ones(capsys):
     for word, said in (
         ("@:loss=ce", "'' after @"),
         ("@4.5", "'4.5' after @"),
-        ("@0", "epochs: must be at least 1, got 0"),
+        ("@0", "epochs: expected at least 1, got 0"),
     ):
         assert call(f"bce-vs-ce/table-11{word}", "--dry-run") == 2
         assert said in capsys.readouterr().err
@@ -204,8 +234,8 @@ def test_the_list_is_plain_and_complete(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert {line.split()[0] for line in lines[1 : len(CATALOGUE) + 1]} == set(CATALOGUE)
     row = next(line for line in lines if line.startswith("bce-vs-ce/table-8 "))
-    assert row.split()[:3] == ["bce-vs-ce/table-8", "12", "30"]
-    assert " ".join(row.split()).endswith("cifar100 data missing scores, biases and accuracies on CIFAR100")
+    assert row.split()[:3] == ["bce-vs-ce/table-8", "12", "46"]
+    assert " ".join(row.split()).endswith("cifar100 partly 4/12 scores, biases and accuracies on CIFAR100")
     assert call("--list", "--json", "--out", tmp_path, "--data-root", tmp_path) == 0
     assert len(json.loads(capsys.readouterr().out)["experiments"]) == len(CATALOGUE)
 
@@ -235,16 +265,16 @@ def test_the_list_fits_80_columns_on_a_terminal(tmp_path, capsys, monkeypatch):
         (["bce-vs-ce/table-6:model=vgg"], "model = resnet18, resnet50, densenet121"),
         (["bce-vs-ce/table-6:model"], "must be KEY=VALUE"),
         (["bce-vs-ce/figure-3:bias_init=0", "--only", "bias_decay=0.5"], "no run of bce-vs-ce/figure-3 has all"),
-        (["bce-vs-ce/table-6", "--index", "0/3", "--dry-run"], "index=0/3"),
-        (["bce-vs-ce/table-6", "--index", "4/3", "--dry-run"], "index=4/3"),
+        (["bce-vs-ce/table-6", "--index", "0/3", "--dry-run"], "got 0/3"),
+        (["bce-vs-ce/table-6", "--index", "4/3", "--dry-run"], "got 4/3"),
         (["bce-vs-ce/table-6", "nope/table-1", "--list"], "no experiment 'nope/table-1'"),
         (["bce-vs-ce/table-6", "--only", "model=vgg"], "model = resnet18, resnet50, densenet121"),
-        (["bce-vs-ce/table-6", "--index", "3"], "must be i/n"),
+        (["bce-vs-ce/table-6", "--index", "3"], "index: expected i/n"),
         (["bce-vs-ce/table-6", "--data-root", "/nowhere"], "its files go into /nowhere/MNIST/raw"),
         (["mse-landscape/figure-2", "--time-limit", "-1"], "time_limit: expected"),
         (["mse-landscape/figure-2", "--jobs", "0"], "jobs: expected"),
         (["bce-vs-ce/table-6", "--seeds", "0"], "seeds=0"),
-        (["bce-vs-ce/table-6", "--epochs", "0"], "epochs: must be at least 1, got 0"),
+        (["bce-vs-ce/table-6", "--epochs", "0"], "epochs: expected at least 1, got 0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(words, message, capsys, tmp_path):

@@ -42,6 +42,25 @@ def test_a_start_of_the_bias_that_goes_with_the_loss_keeps_losses_comparable(tmp
     assert [f.reference for f in compare_runs(read_runs(tmp_path))] == [None, None, None]
 
 
+def test_changes_reach_every_run_and_leave_the_rest_alone():
+    options = {"model": "mlp-300", "batch_size": 32, "lr": 0.2, "weight_decay": 5e-4, "precision": "bf16"}
+    planned = plan(seeds=2, augment=["standard", "rotation=10"], normalise="0.5/0.25", measure_every=3, **options)
+    assert len(planned) == 4
+    for recipe in planned:
+        assert (recipe.model.name, recipe.optim.batch_size, recipe.optim.lr) == ("mlp-300", 32, 0.2)
+        assert (recipe.optim.weight_decay, recipe.precision, recipe.measure_every) == (5e-4, "bf16", 3)
+        assert (recipe.augment.crop, recipe.augment.flip, recipe.augment.rotation) == (4, True, 10.0)
+        assert recipe.data.normalise == "0.5/0.25"
+        plain = choose_recipe("digits", recipe.loss.name, None)
+        assert (recipe.schedule, recipe.decays, recipe.optim.epochs) == (plain.schedule, plain.decays, 60)
+
+
+def test_a_rate_that_is_given_holds_for_every_optimiser():
+    assert {r.optim.lr for r in plan(optimisers=("sgd", "adam"), seeds=1, lr=0.5)} == {0.5}
+    stretched = plan("cifar10", recipe="bce-vs-ce/setting-1", epochs=50, seeds=1)[0]
+    assert stretched.schedule.milestones == (15, 30, 40)
+
+
 def test_plan_takes_a_recipe_for_images_and_from_a_file(tmp_path):
     assert plan("mnist", seeds=1)[0].model.name == "resnet18"
     assert plan("cifar10", seeds=1, recipe="all-losses")[0].model.name == "wide-resnet50-2"
@@ -57,8 +76,16 @@ def test_plan_takes_a_recipe_for_images_and_from_a_file(tmp_path):
         ({"seeds": 0}, "seeds"),
         ({"losses": ()}, "losses"),
         ({"optimisers": ("sgdd",)}, "sgdd"),
-        ({"losses": ("cee",)}, "losses: 'cee' is none of ce, bce"),
-        ({"data": "nix"}, "data: no data set 'nix'"),
+        ({"losses": ("cee",)}, "losses: expected some of ce, bce.* got 'cee'"),
+        ({"data": "nix"}, "data: expected one of digits.* got 'nix'"),
+        ({"model": "resnet19"}, "model.name: expected one of resnet18.* got 'resnet19'"),
+        ({"batch_size": 0}, "optim.batch_size: expected > 0, got 0"),
+        ({"lr": -1.0}, "optim.lr: expected > 0, got -1.0"),
+        ({"augment": ["sharpen"]}, "augment: expected none, standard, strong, or some of crop.* got 'sharpen'"),
+        ({"augment": ["crop"]}, "augment: expected a number as in crop=4, got crop=nothing"),
+        ({"augment": ["flip=3"]}, "augment: expected flip, flip=true or flip=false"),
+        ({"normalise": "model"}, "data.normalise: expected auto"),
+        ({"normalise": "half"}, "data.normalise: expected auto"),
     ],
 )
 def test_plan_names_what_is_wrong(changes, word):

@@ -11,6 +11,7 @@ from ncollapse.data import (
     EvalLoader,
     FolderEvalLoader,
     FolderLoader,
+    MissingSplit,
     decoding,
     eval_loader,
     folders,
@@ -176,8 +177,8 @@ def test_windows_have_the_area_and_aspect_asked_for():
 def test_a_missing_class_folder_is_named(folder, tmp_path):
     write_image(tmp_path / "train" / "ant" / "0.png", 1)
     write_image(tmp_path / "train" / "bee" / "0.png", 1)
-    with pytest.raises(FileNotFoundError, match=r"test or .*val"):
-        load(f"folder:{tmp_path}")
+    with pytest.raises(MissingSplit, match=r"test or .*val"):
+        load(f"folder:{tmp_path}", split="test")
     write_image(tmp_path / "test" / "ant" / "0.png", 1)
     with pytest.raises(ValueError, match="test has no class folder bee"):
         load(f"folder:{tmp_path}")

@@ -102,6 +102,11 @@ def test_the_first_samples_of_a_stream(stream):
     assert nc.monitor(model, batches, samples=60).observe().measurement.num_samples == 60
 
 
+def test_labels_of_few_bits_leave_room_for_ignored_ones():
+    model, labels = torch.nn.Linear(6, 3), Y.to(torch.uint8)
+    assert nc.monitor(model, [(X, labels)], samples=40).observe().measurement.num_samples == 40
+
+
 def test_a_stream_is_one_process_s_own():
     assert divide(DataLoader(Stream(), 16), rank=1, size=2).divided is False
     assert divide(DataLoader(TensorDataset(X, Y), 16), rank=1, size=2).divided is True

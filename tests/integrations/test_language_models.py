@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import Dataset
 from transformers import (
@@ -10,6 +11,8 @@ from transformers import (
     BertForTokenClassification,
     GPT2Config,
     GPT2LMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
     Trainer,
     TrainingArguments,
 )
@@ -127,9 +130,7 @@ def test_the_measured_loss_is_the_model_s_own():
     found = extract(model, [batch])
     with torch.no_grad():
         own = model(**batch).loss
-    assert float(nn.functional.cross_entropy(found.head.logits(found.features), found.labels)) == pytest.approx(
-        float(own)
-    )
+    assert float(F.cross_entropy(found.head.logits(found.features), found.labels)) == pytest.approx(float(own))
 
 
 def test_token_classification(tmp_path):
@@ -155,9 +156,18 @@ def test_a_masked_language_model_is_not_shifted():
     with torch.no_grad():
         own = model(**batch).loss
     assert not predicts_next_token(model)
-    assert float(nn.functional.cross_entropy(found.head.logits(found.features), found.labels)) == pytest.approx(
-        float(own)
-    )
+    assert float(F.cross_entropy(found.head.logits(found.features), found.labels)) == pytest.approx(float(own))
+
+
+def test_an_encoder_decoder_gets_its_labels_among_the_inputs():
+    torch.manual_seed(0)
+    size = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
+    model = T5ForConditionalGeneration(T5Config(**size, vocab_size=VOCABULARY, pad_token_id=0)).eval()
+    batch = {"input_ids": IDS, "labels": torch.where(torch.arange(6) < LENGTHS[:, None] - 2, IDS[:, :6], -100)}
+    found = extract(model, [batch], split=lambda batch: (batch, batch["labels"]))
+    with torch.no_grad():
+        own = model(**batch).loss
+    assert float(F.cross_entropy(found.head.logits(found.features), found.labels)) == pytest.approx(float(own))
 
 
 def test_rare_tokens_are_left_out_by_min_count():

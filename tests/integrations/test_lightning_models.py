@@ -141,6 +141,20 @@ def test_a_compiled_module():
     assert callback.history[-1].measurement.nc1 == pytest.approx(exact.nc1, rel=1e-5)
 
 
+def test_fsdp_from_outside_is_refused(monkeypatch):
+    class FullyShardedDataParallel(nn.Module):  # the real one needs a GPU
+        pass
+
+    class Wrapping(NeuralCollapseCallback):
+        def on_train_start(self, trainer, pl_module):
+            monkeypatch.setattr(trainer.strategy, "_model", FullyShardedDataParallel(), raising=False)
+            monkeypatch.setattr(type(trainer.strategy), "model", property(lambda self: self._model))
+            super().on_train_start(trainer, pl_module)
+
+    with pytest.raises(ValueError, match=r"strategy: .* got FSDPStrategy; use ModelParallelStrategy with fully_shard"):
+        fit(Module(), [Wrapping()])
+
+
 def test_the_metric_s_dictionary_is_logged():
     class Logging(Module):
         def __init__(self):

@@ -124,17 +124,25 @@ def test_focal_is_convex_inside_its_region_and_not_everywhere(gamma):
     loss = nc.FocalLoss(gamma)
     inside, outside = [], []
     for _ in range(60):
-        z = 2.5 * torch.randn(4, generator=generator, dtype=torch.float64)
+        z = 3.5 * torch.randn(4, generator=generator, dtype=torch.float64)
         convex = loss.in_convex_region(z.unsqueeze(0), torch.tensor([0])).item()
         (inside if convex else outside).append(hessian_floor(gamma, z))
     assert len(inside) > 10
     assert min(inside) > -1e-12
     assert min(outside) < -1e-4
     assert not loss.convex
-    edges = torch.tensor([[0.2101, 0.7899], [0.2099, 0.7901]]).log() + 5
+    edges = torch.tensor([[0.0585, 0.9415], [0.0584, 0.9416]]).log() + 5
     assert loss.in_convex_region(edges, torch.tensor([0, 0])).tolist() == [True, False]
     with pytest.raises(ValueError, match="target must hold class indices"):
         loss.in_convex_region(edges, edges.softmax(1))
+
+
+def test_the_convex_region_of_focal_loss_is_sharp():
+    """The worst gamma is sqrt((1/p - 1) / log(1/p)) = 2.38: there the loss is convex just above the bound alone."""
+    gamma = 2.3818630626
+    for p, convex in ((0.0590, True), (0.0579, False)):
+        z = torch.tensor([math.log(p / (1 - p)), 0.0], dtype=torch.float64)
+        assert (hessian_floor(gamma, z) > -1e-12) == convex
 
 
 def test_make_loss_by_name():

@@ -2,6 +2,9 @@
 
 import importlib
 import json
+import os
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,6 +79,26 @@ def test_a_toy_loss_trains_with_prediction_and_certificate(toy, tmp_path):
     assert summary["status"] == "finished"
     assert summary["prediction"]["problem"]["loss"] == "toy"
     assert summary["certificate"]["gap"] > 0
+
+
+def test_a_toy_loss_is_compared_in_workers_and_on_the_page(toy, tmp_path, monkeypatch, capsys):
+    """A worker process knows the loss by its class alone: package.module:Class."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    name = "reference.toy_loss:ToyLoss"
+    words = ["--losses", "ce", name, "--seeds", "1", "--epochs", "2", "--jobs", "1", "--json"]
+    assert main(["compare", *words, "--out", str(tmp_path / "runs")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [variant["loss"] for variant in found["variants"]] == ["ce", name]
+    assert found["variants"][1]["predicted"]["positive_score"] > 0
+    page = Path(found["report"]).read_text(encoding="utf-8")
+    assert "ToyLoss" in page
+
+
+def test_a_class_that_is_no_loss_is_refused():
+    with pytest.raises(TypeError, match=r"expected a subclass of ncollapse\.Loss, got 'torch\.nn:Linear'"):
+        nc.make_loss("torch.nn:Linear")
+    with pytest.raises(ImportError, match=r"loss: 'no_such_module:Loss' cannot be imported"):
+        nc.make_loss("no_such_module:Loss")
 
 
 def test_names_are_taken_once():

@@ -42,14 +42,20 @@ def test_the_examples_of_the_docs_run():
     [
         "batches",
         "curves",
+        "distribution",
         "fields",
-        "flat",
+        "flattening",
         "measurement",
         "measuring",
+        "ood",
+        "presence",
+        "rows",
         "scores",
+        "selection",
         "similarity",
         "snapshot",
         "statistics",
+        "table",
     ],
 )
 def test_examples_in_docstrings_run(module):

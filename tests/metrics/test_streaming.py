@@ -483,7 +483,7 @@ def test_two_processes_monitor_a_ddp_model(data, processes):
             assert found["monitor"][name] == pytest.approx(exact[name], rel=1e-10), name
 
 
-@pytest.mark.parametrize("module", ["metrics.streaming", "metrics.curves", "metrics.flat"])
+@pytest.mark.parametrize("module", ["metrics.streaming", "metrics.curves", "metrics.flattening"])
 def test_docstring_examples(module):
     result = doctest.testmod(importlib.import_module(f"ncollapse.{module}"))
     assert result.attempted > 0

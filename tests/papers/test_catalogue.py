@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from ncollapse.data import INFO
 from ncollapse.papers import publications
 from ncollapse.papers.bce_vs_ce import train_point
-from ncollapse.papers.catalogue import CATALOGUE, data_names, describe_state, get_experiment
+from ncollapse.papers.catalogue import CATALOGUE, data_names, describe_state, get_experiment, require_data
 from ncollapse.papers.cost import estimate_minutes
 from ncollapse.papers.experiment import expand, parse_only
 from ncollapse.runs.record import RunRecord
@@ -172,11 +173,36 @@ def finish(recipe):
     return RunRecord(Path(recipe.run_id), recipe.run_id, recipe.to_dict(), status="finished")
 
 
+def fill(root, name, *left_out):
+    """Make the files of a data set, empty."""
+    folder = root / INFO[name].folders[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in set(INFO[name].files) - set(left_out):
+        (folder / file).touch()
+
+
+def test_one_error_names_every_missing_file_before_anything_starts(tmp_path):
+    recipes = [
+        p.recipe for name in ("table-6", "table-7", "table-8") for p in get_experiment(f"bce-vs-ce/{name}").grid()
+    ]
+    fill(tmp_path, "mnist", "t10k-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
+    fill(tmp_path, "cifar10", "data_batch_3")
+    with pytest.raises(FileNotFoundError) as caught:
+        require_data(recipes, tmp_path)
+    text = str(caught.value)
+    assert "mnist: train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz not found in" in text
+    assert "cifar10: data_batch_3 not found in" in text
+    assert "cifar100" in text
+    (tmp_path / INFO["mnist"].folders[0] / "t10k-images-idx3-ubyte").touch()  # unpacked
+    fill(tmp_path, "mnist", "t10k-images-idx3-ubyte.gz")
+    require_data(recipes[:12], tmp_path)
+
+
 def test_the_state_is_told(tmp_path):
     points = get_experiment("bce-vs-ce/table-6").grid()
     assert data_names(points) == ("mnist",)
     assert describe_state(points, [], tmp_path) == "data missing"
-    (tmp_path / "MNIST" / "raw").mkdir(parents=True)
+    fill(tmp_path, "mnist")
     assert describe_state(points, [], tmp_path) == "not run"
     records = []
     for done, point in enumerate(points, 1):
@@ -187,7 +213,7 @@ def test_the_state_is_told(tmp_path):
     assert describe_state(points, records, None) == "partly 12/12, 1 short"
     assert describe_state(points, records[:1], None) == "partly 1/12 short"
     assert describe_state([], [], None) == "computed"
-    (tmp_path / "cifar-10-batches-py").mkdir()
+    fill(tmp_path, "cifar10")
     assert describe_state(get_experiment("bce-vs-ce/table-1").grid(), [], tmp_path) == "data missing (cifar100)"
 
 

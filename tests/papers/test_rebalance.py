@@ -7,8 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
+from ncollapse.losses import make_loss
 from ncollapse.papers.experiment import Experiment, Point
-from ncollapse.papers.rebalance import balance_weights, rebalance_all, retrain, score, second_stage_lines
+from ncollapse.papers.matching import match
+from ncollapse.papers.rebalance import (
+    Stage,
+    balance_weights,
+    balanced_loss,
+    rebalance_all,
+    retrain,
+    retrain_as_cited,
+    retrain_as_printed,
+    second_stage_lines,
+)
 from ncollapse.sweep.sweep import sweep
 from ncollapse.train import recipes
 
@@ -20,20 +31,54 @@ def test_weights_follow_the_effective_number():
     assert sum(weights) == pytest.approx(3)
 
 
-def test_the_tail_gains_and_norms_stay_bounded():
+@pytest.fixture
+def stage():
+    """Two classes of 400 and 12 samples, a classifier that favours the first, and an even test set."""
     generator = torch.Generator().manual_seed(0)
     counts, centres = (400, 12), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     labels = torch.repeat_interleave(torch.arange(2), torch.tensor(counts))
     features = centres[labels] + 0.45 * torch.randn(len(labels), 2, generator=generator)
-    weight, bias = torch.tensor([[1.0, 0.0], [0.0, 0.1]]), torch.tensor([0.0, 1.0])  # in favour of the head
     even = torch.repeat_interleave(torch.arange(2), 500)
     test = centres[even] + 0.45 * torch.randn(1000, 2, generator=generator)
+    splits = {"train": (features, labels), "test": (test, even), "validation": (test, even)}
+    return Stage(splits, torch.tensor([[1.0, 0.0], [0.0, 0.1]]), torch.tensor([0.0, 1.0]), "ce", counts, 0)
+
+
+def last_of(stage, bound, loss="ce"):
+    criterion = make_loss(loss, weight=torch.tensor(balance_weights(stage.counts)))
+    *_, (w, b) = retrain(stage, criterion, 1e-4, bound, every_step=True)
+    return w, b
+
+
+def test_the_tail_gains_and_norms_stay_bounded(stage):
+    before = stage.score(stage.weight, stage.bias)["test"]
     for loss in ("ce", "bce"):
-        w, b = retrain((features, labels), weight, bias, loss, counts, 1e-4, 1.5, seed=0)
+        w, b = last_of(stage, 1.5, loss)
         assert float(w.norm(dim=1).max()) <= 1.5 + 1e-5
-        assert score(test, even, w, b) > score(test, even, weight, bias) + 0.2
-    w, _ = retrain((features, labels), weight, bias, "ce", counts, 1e-4, 50.0, seed=0)
-    assert float(w.norm(dim=1).max()) < 20, "a bound does not lengthen"
+        assert stage.score(w, b)["test"] > before + 0.2
+    assert float(last_of(stage, 50.0)[0].norm(dim=1).max()) < 20, "a bound does not lengthen"
+
+
+def test_both_protocols(stage):
+    before = stage.score(stage.weight, stage.bias)["test"]
+    assert retrain_as_printed(stage)["after"]["test"] > before + 0.2
+    cited = retrain_as_cited(stage)
+    assert cited["bound"] == pytest.approx(0.1 + 0.1 * 0.9), "a tenth of the way from the smallest norm to the largest"
+    criterion = balanced_loss("ce", balance_weights(stage.counts))
+    epochs = list(retrain(stage, criterion, 0.1, cited["bound"], every_step=False))
+    assert len(epochs) == 10
+    assert all(float(w.norm(dim=1).max()) <= cited["bound"] + 1e-6 for w, _ in epochs)
+    assert cited["after"]["test"] == max(stage.score(w, b)["test"] for w, b in epochs), "the best epoch"
+
+
+def test_the_cited_loss_is_the_weighted_binary_one():
+    """By hand: the mean over samples and classes of w_y (-log p_y - sum of log(1 - p_j))."""
+    logits, labels, weights = torch.tensor([[1.0, -0.5, 0.2], [0.3, 0.1, -1.0]]), torch.tensor([2, 0]), (0.5, 1.0, 1.5)
+    for loss, probabilities in (("ce", logits.softmax(1)), ("bce", logits.sigmoid())):
+        total = 0.0
+        for p, y in zip(probabilities.tolist(), labels.tolist()):
+            total += weights[y] * sum(-math.log(q if k == y else 1 - q) for k, q in enumerate(p))
+        assert float(balanced_loss(loss, weights)(logits, labels)) == pytest.approx(total / 6)
 
 
 def test_both_stages_on_digits(tmp_path, monkeypatch):
@@ -66,8 +111,8 @@ def test_both_stages_on_digits(tmp_path, monkeypatch):
     assert stamps == [(r.path / "rebalanced.json").stat().st_mtime_ns for r in records]
 
     experiment = Experiment("bce-vs-ce/table-4", "", lambda: points, finals=("test.accuracy",))
-    keyed = [Point({"data": "cifar100-lt", "model": "resnet32", "factor": 10, **p.keys}, p.recipe) for p in points]
-    lines = second_stage_lines(experiment, keyed, records)
+    keyed = [Point({"data": "cifar100-lt", "protocol": "printed", "factor": 10, **p.keys}, p.recipe) for p in points]
+    lines = second_stage_lines(experiment, match(keyed, records))
     assert [line.published.mean for line in lines] == ["70.91", "71.54"]
     assert [line.keys["loss"] for line in lines] == ["ce", "bce"]
     assert not any("weight_decay" in line.keys for line in lines)
@@ -76,6 +121,8 @@ def test_both_stages_on_digits(tmp_path, monkeypatch):
     (other / "rebalanced.json").write_text('{"after": {"validation": 0.5, "test": 0.25}}')
     config = {**records[0].config, "seed": 1}
     more = [*records, replace(records[0], path=other, run_id="seed-1", config=config)]
-    assert second_stage_lines(experiment, keyed, more)[0].values == (lines[0].values[0], 0.25), "one value a seed"
+    assert second_stage_lines(experiment, match(keyed, more))[0].values == (lines[0].values[0], 0.25), (
+        "one value a seed"
+    )
     chosen = [json.loads((r.path / "rebalanced.json").read_text())["after"] for r in records[:2]]
     assert lines[0].values == (max(chosen, key=lambda after: after["validation"])["test"],)

@@ -31,7 +31,7 @@ def focal(z, y, gamma=3.0):
 
 
 def mse(z, y, A=1.0, B=1.0, C=1.0):
-    weight, goal = np.where(y == 1, A, C), np.where(y == 1, B, 0.0)
+    weight, goal = C + (A - C) * y, B * y
     return (weight * (z - goal) ** 2).sum(axis=1) / 2, weight * (z - goal)
 
 
@@ -39,19 +39,39 @@ LOSSES = {"ce": ce, "ls": ce, "bce": bce, "focal": focal, "mse": mse}
 
 
 def minimise(
-    loss, counts, lw, lh, lb=0.0, *, bias=True, relu=False, dim=None, restarts=3, seed=0, scale=1.0, **loss_params
+    loss,
+    counts,
+    lw,
+    lh,
+    lb=0.0,
+    *,
+    bias=True,
+    relu=False,
+    dim=None,
+    restarts=3,
+    seed=0,
+    scale=1.0,
+    targets=None,
+    class_weight=None,
+    offset=0.0,
+    most_samples=60,
+    **loss_params,
 ):
     """The least objective of several random starts, with its scores (means over the samples) and bias.
 
     Whole counts give every sample its own feature. Fractional ones cannot: one feature a class then carries its count.
+    `targets` [G, K] are soft target rows, of which `counts` [G] are given. `offset` [K] is added to the logits.
     """
     counts = np.asarray(counts, dtype=float)
-    k = len(counts)
-    whole = bool(np.all(counts == counts.round())) and counts.sum() <= 60
-    labels = np.repeat(np.arange(k), counts.astype(int)) if whole else np.arange(k)
-    copies = np.ones(len(labels)) if whole else counts
+    rows = np.eye(len(counts)) if targets is None else np.asarray(targets, dtype=float)
+    k = rows.shape[1]
+    whole = bool(np.all(counts == counts.round())) and counts.sum() <= most_samples
+    labels = np.repeat(np.arange(len(counts)), counts.astype(int)) if whole else np.flatnonzero(counts)
+    copies = np.ones(len(labels)) if whole else counts[labels]
     d = dim or (3 * k if relu else k)  # room to spare: with d = K non-negative descent often gets stuck
-    y = np.eye(k)[labels]
+    y = rows[labels]
+    weighted = copies * (y @ (np.ones(k) if class_weight is None else np.asarray(class_weight)))
+    share_of_loss = weighted / weighted.sum()
     stiffness = np.sqrt(1 + 10 * lb)  # a scale for b at which a large decay does not slow the descent
     shapes = [(k, d), (len(labels), d), (k,)]
     cuts = np.cumsum([np.prod(shape) for shape in shapes])[:2]
@@ -62,10 +82,10 @@ def minimise(
     def objective(x):
         w, h, b = unpack(x)
         b = b / stiffness
-        z = h @ w.T - (b if bias else 0)
+        z = h @ w.T - (b if bias else 0) + offset
         value, slope = LOSSES[loss](z, y, **loss_params)
-        slope = slope * (copies / copies.sum())[:, None]
-        f = copies @ value / copies.sum()
+        slope = slope * share_of_loss[:, None]
+        f = share_of_loss @ value
         f += lw / 2 * (w**2).sum() + lh / 2 * (copies[:, None] * h**2).sum() + lb / 2 * (b**2).sum()
         grad_b = (lb * b - slope.sum(axis=0)) / stiffness if bias else np.zeros(k)
         grads = (slope.T @ h + lw * w, slope @ w + lh * copies[:, None] * h, grad_b)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from ncollapse.compare.findings import compare_runs
+from ncollapse.compare import compare_runs
 from ncollapse.report import write_report
 from ncollapse.runs.history import find_missing_epochs
 from ncollapse.runs.record import read_run, read_runs

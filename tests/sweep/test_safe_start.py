@@ -13,12 +13,11 @@ NAMES = ("cattrs", "random", "socket", "tomllib", "difflib", "scipy")
 PLANTED = "import pathlib\npathlib.Path({marker!r}).touch()\nraise ImportError('planted')\n"
 SWEEP = """
 import sys
-from ncollapse.papers.experiment import adjust
 from ncollapse.sweep.sweep import sweep
 from ncollapse.train import recipes
 
-base = adjust(recipes.get("digits"), model__name="mlp-16", data__samples_per_class=10, optim__batch_size=20)
-runs = [adjust(base, optim__epochs=1, seed=seed) for seed in range(2)]
+base = recipes.get("digits").override(model__name="mlp-16", data__samples_per_class=10, optim__batch_size=20)
+runs = [base.override(optim__epochs=1, seed=seed) for seed in range(2)]
 records = sweep(runs, "runs", engine=sys.argv[1], jobs=1, device="cpu")
 print(*[record.status for record in records])
 """

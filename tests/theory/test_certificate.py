@@ -36,7 +36,7 @@ def draw_point(rng, num_classes, dim, num_samples, scale, bias=True):
 
 
 @pytest.mark.parametrize("name", [*LOSSES, *SMOOTHED])
-@settings(max_examples=260, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_classes=st.integers(2, 6),

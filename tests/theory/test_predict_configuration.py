@@ -40,6 +40,7 @@ PROBLEMS = list(problems())
 NAMES = [f"{p.loss.name}-{p.features}-{i}" for i, p in enumerate(PROBLEMS)]
 
 
+@pytest.mark.filterwarnings("ignore:measure. all class means coincide")  # of collapsed optima
 @pytest.mark.parametrize("problem", PROBLEMS, ids=NAMES)
 def test_measure_gives_the_fields_back(problem):
     prediction = nc.predict(problem)
@@ -171,7 +172,7 @@ def test_fractional_counts_are_repeated_in_proportion(counts):
 
 
 def test_norms_do_not_need_a_row_a_sample():
-    """Ten million samples: the norms come from one feature a class; irrational shares fall back to one row a class."""
+    """Ten million samples: the norms come from one feature a class; irrational shares are rounded."""
     more = {"weight_decay": 1e-9, "feature_decay": 1e-9, "bias": False, "features": "relu"}
     large = nc.predict("ce", class_counts=[9_999_991, 5_000_011, 3], **more)
     rows = nc.predict("ce", class_counts=[9_999_991, 5_000_011, 3], batch_size=3, **more)
@@ -181,7 +182,8 @@ def test_norms_do_not_need_a_row_a_sample():
         assert norm**2 == pytest.approx(math.sqrt(2 / 3 / count) * gap, rel=1e-12)
     assert sum(norm**2 for norm in rows.weight_norms) == pytest.approx(rows.weight_energy, rel=1e-12)
     odd = nc.predict("ce", class_counts=[math.pi, math.e, math.sqrt(2)], **more)
-    assert odd.configuration().labels.tolist() == [0, 1, 2]
+    labels = odd.configuration().labels
+    assert (labels == 0).sum() / (labels == 1).sum() == pytest.approx(math.pi / math.e, rel=1e-4)
 
 
 def test_bias_separates_every_class_or_not_at_all():

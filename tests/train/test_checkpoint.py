@@ -165,9 +165,8 @@ with hold(folder):
     except FolderInUse as error:
         print("refused", error)
 assert not is_locked(folder)
-from ncollapse.papers.experiment import adjust
 from ncollapse.train import recipes, run
-recipe = adjust(recipes.get("digits"), model__name="mlp-16", data__samples_per_class=10, optim__epochs=1)
+recipe = recipes.get("digits").override(model__name="mlp-16", data__samples_per_class=10, optim__epochs=1)
 print(run(recipe, folder, device="cpu")["status"])
 """
 

@@ -6,15 +6,14 @@ import shutil
 import pytest
 import torch
 
-from ncollapse.papers.experiment import adjust
 from ncollapse.runs import checkpoint
 from ncollapse.runs.folder import RunFolder
 from ncollapse.runs.record import read_run
 from ncollapse.train import recipes, run
 
 EPOCHS = 4
-RECIPE = adjust(recipes.get("digits"), model__name="mlp-16", data__samples_per_class=10, optim__batch_size=20)
-RECIPE = adjust(RECIPE, optim__epochs=EPOCHS)
+RECIPE = recipes.get("digits").override(model__name="mlp-16", data__samples_per_class=10, optim__batch_size=20)
+RECIPE = RECIPE.override(optim__epochs=EPOCHS)
 WEIGHTS = ("final.safetensors", "best.safetensors", "snapshot.safetensors")
 
 

@@ -95,9 +95,21 @@ def show(certificate: Certificate) -> None:
         ("lower bound", f"{certificate.lower_bound:.9g}", f"no last layer with {model} features is below"),
         ("gap", f"{certificate.gap:.3e}", f"{certificate.relative_gap:.3%} of the objective"),
         ("dual norm", f"{certificate.dual_norm:.6g}", "at a critical point: at most 1 means globally optimal"),
+        (
+            "scatter",
+            f"{certificate.within_class_bound:.3e}",
+            "implied: mean |h - class mean|^2 is at most this",
+        ),
+        ("accuracy", f"{certificate.accuracy_bound:.4f}", "implied: at least this share is classified right"),
+        (
+            "  uniform",
+            f"{certificate.uniform_accuracy_bound:.4f}",
+            "implied, with one threshold for all classes",
+        ),
     )
     for row in rows:
-        table.add_row(*row)
+        if row[1] != "nan":
+            table.add_row(*row)
     screen = console.console()
     # lines stay whole: a narrow terminal wraps them, a file keeps them
     screen.print(table, width=max(screen.width, WIDTH), crop=False, no_wrap=True, soft_wrap=True)

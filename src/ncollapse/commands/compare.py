@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from ncollapse.commands.options import parse_args
-from ncollapse.console import console, print_json, progress
+from ncollapse.commands.options import parse_args, parse_index
+from ncollapse.console import console, print_json
 from ncollapse.output import writing_to
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
+    from ncollapse.compare import Comparison
+    from ncollapse.compare.tuning import Choice
+    from ncollapse.sweep.preview import Preview
     from ncollapse.train import Recipe
 
 
@@ -29,55 +31,108 @@ class Args:
     losses: tuple[str, ...] = ("ce", "bce")
     """The losses, of ce bce focal ls mse; each is compared with the first of them in this order."""
     optimisers: tuple[str, ...] = ()
-    """The optimisers; the recipe's own by default. sgd adam adamw lbfgs."""
+    """The optimisers, of sgd adam adamw lbfgs; the recipe's own by default."""
     seeds: int = 3
     """How many seeds each; two or more give intervals."""
     out: Path = Path("comparison")
     """The folder of the runs and the page."""
     recipe: str | None = None
-    """The settings all runs share: a recipe's name or a TOML or JSON file."""
+    """The settings all runs share: a recipe's name or a TOML or JSON file. By default digits for small images and
+    vectors, bce-vs-ce/setting-2 for images."""
+    model: str | None = None
+    """The network: one of ours, timm:NAME, torchvision:NAME, or package.module:FACTORY for your own."""
     epochs: int | None = None
-    """Train this long instead of the recipe's epochs."""
+    """Train for this many epochs; the schedule is stretched or shortened with them."""
+    batch_size: int | None = None
+    """Samples a step."""
+    lr: float | None = None
+    """The learning rate before any schedule, for every loss; --tune chooses one for each."""
+    weight_decay: float | None = None
+    """Decay of every parameter."""
+    augment: tuple[str, ...] = ()
+    """The augmentation: none, standard (crop=4 flip), strong (mixup and CutMix too), or fields such as crop=4 flip
+    rotation=15."""
+    tune: tuple[str, ...] = ()
+    """First choose values for each loss on a validation share, one seed: lr=0.01,0.03,0.1 or weight-decay=0,5e-4."""
     image_size: int | None = None
     """Scale images to this size; needed for image folders."""
     channels: int | None = None
-    """Repeat the channel of grey images so many times."""
+    """Repeat the channel of grey images this many times."""
+    normalise: str | None = None
+    """How pixels are normalised: auto, none, recipe, imagenet, or MEAN,.../STD,... by channel."""
+    measure_every: int | None = None
+    """Measure every so many epochs; the last epoch is always measured."""
+    precision: Literal["fp32", "tf32", "bf16"] | None = None
+    """Train in this precision instead of the recipe's own."""
     data_root: Path | None = None
     """The folder of the data sets; NCOLLAPSE_DATA by default."""
     engine: Literal["local", "packed", "ray"] = "local"
     """Processes, threads that share one GPU, or a Ray cluster."""
     jobs: int | None = None
     """How many runs at a time."""
+    index: str | None = None
+    """The i-th of n shares of the runs, as i/n, for job arrays."""
+    time_limit: float | None = None
+    """Seconds after which every run stops at the end of its epoch, to be resumed by the same command."""
     device: str | None = None
     """cpu, cuda, or one device such as cuda:1."""
     deterministic: bool = False
     """The same bits every time, at some cost."""
     retry: bool = False
     """Run failed runs again."""
+    dry_run: bool = False
+    """Say which runs there are, what they train and what they cost, and stop."""
     json: bool = False
     """Print one JSON object instead of tables."""
+
+
+CHANGES = (
+    *("model", "epochs", "batch_size", "lr", "weight_decay", "image_size", "channels", "normalise"),
+    *("measure_every", "precision"),
+)
+SWEEP = ("data_root", "engine", "jobs", "device", "deterministic", "retry", "time_limit")
 
 
 def main(argv: list[str]) -> int:
     """Parse, run, print; 0 if every run finished, else 1."""
     args = parse_args(Args, argv, "compare")
-    from ncollapse.compare import to_dict
     from ncollapse.compare.plan import compare, plan
+    from ncollapse.compare.tuning import check_tuning, parse_grid, tune
+    from ncollapse.sweep.preview import preview
+    from ncollapse.sweep.progress import follow
+    from ncollapse.sweep.sweep import check_options
+
+    index, grid = parse_index(args.index), parse_grid(args.tune)
+    changes = {name: getattr(args, name) for name in CHANGES}
+    recipes = plan(args.data, args.losses, args.optimisers, args.seeds, args.recipe, augment=args.augment, **changes)
+    tuned = check_tuning(recipes, grid, index)
+    check_options(args.out, args.engine, args.jobs, args.device, index, args.time_limit)
+    local = args.engine != "ray"  # whose nodes may have a GPU where this one has none
+    shown = preview([*recipes, *tuned], args.out, data_root=args.data_root, device=args.device, timed=local)
+    if args.dry_run:
+        return show_plan(recipes, shown, args)
+    print("\n".join(shown.lines()), file=sys.stderr, flush=True)
+    options = {name: getattr(args, name) for name in SWEEP}
+    choices: list[Choice] = []
+    if grid:
+        with follow(tuned, "tuning", quiet=args.json) as progress:
+            recipes, choices = tune(recipes, grid, args.out, progress=progress, **options)
+        print("\n".join(f"tuned {choice.describe()}" for choice in choices), file=sys.stderr, flush=True)
+    with follow(recipes, "comparing", quiet=args.json) as progress:
+        comparison = compare(recipes, args.out, index=index, progress=progress, **options)
+    return show_results(comparison, choices, args)
+
+
+def show_results(comparison: Comparison, choices: Sequence[Choice], args: Args) -> int:
+    """Print the tables, write the page and print where it is."""
+    from ncollapse.compare import to_dict
+    from ncollapse.compare.classes import tabulate_classes
     from ncollapse.report import write_report
+    from ncollapse.report.class_table import print_class_table
     from ncollapse.report.terminal import print_comparison
 
-    form = {"image_size": args.image_size, "channels": args.channels}
-    recipes = plan(args.data, args.losses, args.optimisers, args.seeds, args.recipe, args.epochs, **form)
-    options = {
-        name: getattr(args, name) for name in ("data_root", "engine", "jobs", "device", "deterministic", "retry")
-    }
-    display = progress()
-    try:
-        comparison = compare(recipes, args.out, progress=follow(display, recipes), **options)
-    finally:
-        if display.live.is_started:
-            display.stop()
-    unfinished = [r for r in comparison.records if r.status != "finished"]
+    unfinished = [record for record in comparison.records if record.status != "finished"]
+    tables = tabulate_classes(comparison.findings)
     page, fault = None, None
     try:  # first: whatever may be wrong with the terminal, the page is there
         with writing_to(f"--out {args.out}"):
@@ -85,46 +140,33 @@ def main(argv: list[str]) -> int:
     except (OSError, ValueError) as error:
         fault = error
     if not args.json:
-        print_comparison(console(), comparison)
+        output = console()
+        print_comparison(output, comparison)
+        for table in tables:
+            print_class_table(output, table)
     if fault is not None:
         raise fault
     if args.json:
         runs = [{"run_id": r.run_id, "status": r.status, "reason": (r.summary or {}).get("reason")} for r in unfinished]
         found = {"verdict": comparison.verdict, "variants": to_dict(comparison.findings)}
-        print_json({**found, "unfinished": runs, "report": str(page)})
+        found["classes"] = [table.to_dict() for table in tables]
+        print_json({**found, "tuning": list(choices), "unfinished": runs, "report": str(page)})
     else:
         print(page)
     return 1 if unfinished else 0
 
 
-def follow(display: Progress, recipes: Sequence[Recipe]) -> Any:
-    """A listener that turns the events of all runs into one progress bar over their epochs, shown from the first on."""
-    labels = {r.run_id: f"{r.loss.name} {r.optim.name} seed {r.seed}" for r in recipes}
-    epochs = {r.run_id: r.optim.epochs for r in recipes}
-    done = dict.fromkeys(epochs, 0)
-    ended: set[str] = set()
-    task = display.add_task("comparing", total=sum(epochs.values()), detail="")
+def show_plan(recipes: Sequence[Recipe], shown: Preview, args: Args) -> int:
+    """Print what would be run, and nothing else."""
+    from ncollapse.sweep.progress import describe_recipe
+    from ncollapse.sweep.sweep import run_status, take_share
 
-    def listen(event: dict[str, Any]) -> None:
-        run = str(event.get("run_id"))
-        if run not in done:
-            return
-        display.start()
-        status = event.get("status")
-        if status in ("skipped", "finished", "failed"):
-            done[run] = epochs[run]
-            ended.add(run)
-        elif isinstance(event.get("epoch"), int):
-            done[run] = max(done[run], min(int(event["epoch"]), epochs[run]))
-        detail = f"{len(ended)} of {len(epochs)} runs done"
-        if status in ("failed", "lost"):
-            display.console.print(
-                f"{labels[run]} {status}: {event.get('reason') or 'see its summary.json'}", markup=False
-            )
-        elif status == "skipped" and event.get("reason") == "failed":
-            display.console.print(f"{labels[run]} failed before and is left out: --retry runs it again", markup=False)
-        elif isinstance(event.get("nc1"), float):
-            detail += f", {labels[run]}: NC1 {event['nc1']:.3g}"
-        display.update(task, completed=sum(done.values()), detail=detail)
-
-    return listen
+    chosen = take_share(recipes, parse_index(args.index))
+    rows = [{"run": r.run_id, "what": describe_recipe(r), "state": run_status(args.out / r.run_id)} for r in chosen]
+    if args.json:
+        print_json({"preview": shown, "runs": rows})
+        return 0
+    print("\n".join(shown.lines()))
+    for row in rows:
+        print("  ".join(row.values()))
+    return 0

@@ -22,7 +22,7 @@ class Args:
     action: tyro.conf.Positional[Literal["list", "check"]]
     """list looks, check also reads: structure, counts and md5 sums."""
     names: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Data sets to check; all that are there if none is named."""
+    """Data sets to check, folder:PATH and npz:PATH among them; all that are there if none is named."""
     root: Annotated[str | None, tyro.conf.arg(aliases=["--data-root"])] = None
     """The folder of the data sets; the environment variable NCOLLAPSE_DATA otherwise."""
     json: bool = False
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
 
     args = parse_args(Args, argv, "data", description="What is below the data root.")
     if args.action == "list" and args.names:
-        raise ValueError("names are for check: ncollapse data check mnist --root DIR")
+        raise ValueError("names: expected none for list; ncollapse data check mnist --root DIR checks one")
     root = args.root or os.environ.get("NCOLLAPSE_DATA") or None
     found = list_data(root) if args.action == "list" else check_data(root, args.names)
     if args.json:
@@ -57,9 +57,12 @@ def _print(found: list[Finding], root: str | None) -> None:
     out = console()
     out.print(table)
     for finding in found:
-        for kind, notes in (("problem", finding.problems), ("warning", finding.warnings)):
+        for kind, notes in (("problem", finding.problems), ("warning", finding.warnings), ("note", finding.notes)):
             for note in notes:
                 out.print(f"{kind}: {finding.name}: {note}", soft_wrap=True)
-    out.print("\nAlso: gaussian (drawn), folder:PATH (PATH/train/<class>/*), npz:PATH (images, labels).")
-    if root is None:
+    own = all(":" in finding.name for finding in found)
+    if not own:
+        also = "Also: gaussian (drawn), folder:PATH (PATH/<class>/*, PATH/train/<class>/*), npz:PATH (images, labels)."
+        out.print(f"\n{also}")
+    if root is None and not own:
         out.print("No data root: give --root DIR, or set the environment variable NCOLLAPSE_DATA.")

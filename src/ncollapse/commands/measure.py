@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from ncollapse import console
 from ncollapse.commands.options import parse_args
-from ncollapse.metrics import FIELDS, GROUPS, Measurement, Spread, measure
+from ncollapse.metrics import Measurement, measure
 from ncollapse.metrics.files import read_arrays
+from ncollapse.metrics.table import make_table
 
 if TYPE_CHECKING:
     from ncollapse.checkpoints import Checkpoint
@@ -49,6 +49,12 @@ class Args:
     """Repeat the channel of grey images so many times."""
     normalise: str = "auto"
     """How pixels are normalised: auto, none, recipe, imagenet, model (timm's own), or MEAN,.../STD,... by channel."""
+    fields: tuple[str, ...] = ()
+    """Measure these fields only, or all; by default all up to 10,000 classes."""
+    missing_classes: Literal["skip", "strict"] = "skip"
+    """Classes without samples: skip them, or leave the fields that compare class means undefined."""
+    reference: Path | None = None
+    """A file with the features and labels of other samples, whose class means nc4 and nearest_mean_accuracy use."""
     numerical_rank: bool = False
     """Also measure the numerical rank of each class's features."""
     json: bool = False
@@ -64,16 +70,30 @@ def main(argv: list[str]) -> int:
     elif args.model or args.weights or args.data:
         raise ValueError("FILE and --model, --weights, --data exclude each other: arrays or a checkpoint, not both")
     else:
-        show(measure(**read_arrays(args.file), numerical_rank=args.numerical_rank), as_json=args.json)
+        show(measure_file(args.file, args), as_json=args.json)
     return 0
+
+
+def measure_file(file: Path, args: Args) -> Measurement:
+    """Measure the arrays of a file."""
+    arrays = read_arrays(file)
+    other = None if args.reference is None else read_arrays(args.reference)
+    return measure(
+        **arrays,
+        numerical_rank=args.numerical_rank,
+        fields="all" if args.fields == ("all",) else args.fields or None,
+        missing_classes=args.missing_classes,
+        reference=None if other is None else (other["features"], other["labels"]),
+    )
 
 
 def measure_model(args: Args) -> Checkpoint:
     """Measure a checkpoint; tensors of the file that the network does not have are named on standard error."""
     if args.model is None or args.weights is None or args.data is None:
         raise ValueError("nothing to measure: give FILE, or all of --model, --weights and --data")
-    if args.numerical_rank:
-        raise ValueError("--numerical-rank works on a FILE of arrays only")
+    for name in ("numerical_rank", "fields", "reference"):
+        if getattr(args, name):
+            raise ValueError(f"--{name.replace('_', '-')}: works on a FILE of arrays only")
     from ncollapse.checkpoints import measure_checkpoint, shorten
 
     found = measure_checkpoint(
@@ -100,58 +120,8 @@ def show(measurement: Measurement, *, as_json: bool = False, normalisation: Norm
         console.print_json({**measurement.to_dict(), **about})
         return
     screen = console.console()
-    lines = {
-        row.name: (f"  {row.name}", text, fill_in(row.at_collapse, measurement.num_classes), row.meaning)
-        for row in FIELDS
-        if (text := write(getattr(measurement, row.name))) is not None
-    }
-    header = ("", "value", "at full collapse", "meaning")
-    widths = [max(len(line[column]) for line in (header, *lines.values())) for column in range(4)]
-    screen.print(lay_out(header, widths), style="bold", soft_wrap=True, highlight=False)
-    for group, title in GROUPS.items():
-        screen.print(title, style="bold", soft_wrap=True, highlight=False)
-        for row in FIELDS:
-            if row.group == group and row.name in lines:
-                screen.print(lay_out(lines[row.name], widths), soft_wrap=True, highlight=False, markup=False)
-    missing = [row.name for row in FIELDS if row.name not in (*lines, "empty_classes")]
-    if missing:
-        screen.print(f"\nnot measured: {', '.join(missing)}", soft_wrap=True)
+    for line in make_table(measurement):
+        style = "bold" if line.heading else None
+        screen.print(line.text, style=style, soft_wrap=True, highlight=False, markup=False)
     if normalisation is not None:
         screen.print(f"\nmeasured on {normalisation.describe()}", soft_wrap=True, highlight=False)
-
-
-def lay_out(cells: tuple[str, ...], widths: list[int]) -> str:
-    """One line of the table; lines stay whole: a narrow terminal wraps them, a file keeps them."""
-    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip()
-
-
-def fill_in(at_collapse: str, num_classes: int) -> str:
-    """The value at full collapse with K put in."""
-    if num_classes < 2:
-        return at_collapse
-    rest = num_classes - 1
-    known = {"K/(2(K−1))": num_classes / (2 * rest), "−1/(K−1)": -1 / rest, "K/(K−1)": num_classes / rest, "K−1": rest}
-    for formula, value in known.items():
-        at_collapse = at_collapse.replace(formula, number(value))
-    return at_collapse
-
-
-def write(value: Any) -> str | None:
-    """A value as text, or None where it was not measured."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, Spread):
-        if math.isnan(value.mean):
-            return None
-        return number(value.mean) if math.isnan(value.std) else f"{number(value.mean)} ± {number(value.std)}"
-    if isinstance(value, tuple):
-        shown = [f"{item:.4g}" for item in value[:3]]
-        return ", ".join(shown) + (", …" if len(value) > 3 else "") if value else None
-    return number(value)
-
-
-def number(value: float) -> str:
-    """At most six significant digits."""
-    return f"{value:.6g}"

@@ -32,7 +32,8 @@ def make_registry() -> ConstructorRegistry:
         rest = [kind for kind in kinds if kind is not NoneType]
         if len(rest) != len(kinds) - 1:
             return None
-        inner = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(Union[tuple(rest)], info.markers))  # noqa: UP007
+        kind: Any = Union[tuple(rest)]  # noqa: UP007
+        inner = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, info.markers))
         if not isinstance(inner, PrimitiveConstructorSpec):
             return None
         choices = None if inner.choices is None else (*inner.choices, NONE)
@@ -55,3 +56,14 @@ def is_none(words: Sequence[str]) -> bool:
     (True, True, False)
     """
     return [word.lower() for word in words] == [NONE]
+
+
+def parse_index(word: str | None) -> tuple[int, int] | None:
+    """Read i/n, the i-th of n shares, as two numbers."""
+    if word is None:
+        return None
+    try:
+        share, shares = (int(part) for part in word.split("/"))
+    except ValueError:
+        raise ValueError(f"index: expected i/n, such as 1/4, got {word}") from None
+    return share, shares

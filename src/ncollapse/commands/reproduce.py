@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from ncollapse.commands.options import parse_args
+from ncollapse.commands.options import parse_args, parse_index
 from ncollapse.output import refuse_file
 
 if TYPE_CHECKING:
@@ -118,23 +118,12 @@ def parse_selections(args: Args) -> list[Selection]:
     from ncollapse.sweep.sweep import find_finished
 
     options: dict[str, Any] = {"only": args.only, "seeds": args.seeds, "epochs": args.epochs}
-    changes = {"measure_every": args.measure_every, "precision": args.precision}
-    selections = [select_runs(word, **options, **changes) for word in args.experiments]
+    options |= {"measure_every": args.measure_every, "precision": args.precision}
+    selections = [select_runs(word, **options) for word in args.experiments]
     if args.measure_every is None:
         finished = find_finished(args.out)
         selections = [use_finished(selection, finished) for selection in selections]
     return selections
-
-
-def parse_index(word: str | None) -> tuple[int, int] | None:
-    """i/n as two numbers."""
-    if word is None:
-        return None
-    try:
-        share, shares = (int(part) for part in word.split("/"))
-    except ValueError:
-        raise ValueError(f"--index {word}: must be i/n, such as 1/4") from None
-    return share, shares
 
 
 def join_repeated(argv: list[str], flag: str) -> list[str]:
@@ -198,7 +187,8 @@ def print_outcome(outcome: Outcome) -> None:
     for line in to_text(outcome.lines, width):
         print(line)
     for claim in outcome.claims:
-        print(fill(f"- {mark(claim)}: {claim.text}" + (f" ({claim.detail})" if claim.detail else ""), width))
+        stands = mark(claim, so_far=outcome.only_tried)
+        print(fill(f"- {stands}: {claim.text}" + (f" ({claim.detail})" if claim.detail else ""), width))
     detail = f" ({outcome.detail})" if outcome.detail else ""
     print(fill(f"{outcome.experiment.id}: {outcome.verdict}{detail}", width))
 

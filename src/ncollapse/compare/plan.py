@@ -1,15 +1,14 @@
-"""The main job: the same network under several losses, optimisers and seeds, each run once."""
+"""The runs of a comparison: the same network under several losses, optimisers and seeds."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncollapse.compare.comparison import Comparison, compare_records
-from ncollapse.runs.folder import RunFolder
+from ncollapse.runs.record import read_run
+from ncollapse.sweep.preview import COLLAPSE_RECIPE
 from ncollapse.sweep.sweep import sweep
 
 if TYPE_CHECKING:
@@ -17,33 +16,29 @@ if TYPE_CHECKING:
 
 LEARNING_RATES = {"sgd": 0.01, "adam": 0.001, "adamw": 0.001, "lbfgs": 0.01}
 """The papers' rates, for optimisers that are not the recipe's own."""
+VECTOR_RECIPE, IMAGE_RECIPE = "digits", COLLAPSE_RECIPE
+"""The recipes of data sets without one of their own: for small images and vectors, and for images."""
 
 
 def compare(
     recipes: Sequence[Recipe],
     out: str | Path,
     *,
+    index: tuple[int, int] | None = None,
     progress: Callable[[dict[str, Any]], None] | None = None,
     **options: Any,
 ) -> Comparison:
-    """Run what is not finished yet and lay the results side by side; `options` go to `sweep`.
+    """Run what is not finished yet and compare the results; `options` go to `sweep`.
 
-    A run that fails is recorded with its reason while the others go on; an interrupt leaves folders that the same call
-    continues.
+    A run that fails is recorded with its reason while the others go on; after an interrupt the same call continues.
+    With `index` one share of the runs is carried out here, and all that are there are compared.
     """
-    load_unfinished_data(recipes, Path(out), options.get("data_root"))
-    return compare_records(sweep(recipes, out, progress=progress, **options))
-
-
-def load_unfinished_data(recipes: Sequence[Recipe], out: Path, data_root: str | Path | None) -> None:
-    """Load the data of unfinished runs once before any starts, so that a wrong file is one error, not one for each."""
-    from ncollapse.data.loader_factory import check_form
-    from ncollapse.train.build import load_splits
-
-    waiting = [r for r in recipes if (RunFolder(out / r.run_id).read_summary() or {}).get("status") != "finished"]
-    for recipe in {json.dumps(asdict(r.data)): r for r in waiting}.values():
-        for part in load_splits(recipe, data_root).values():
-            check_form(part, recipe.data.image_size, recipe.data.channels)
+    records = sweep(recipes, out, index=index, progress=progress, **options)
+    if index is not None:
+        own = {record.run_id for record in records}
+        others = [read_run(Path(out) / recipe.run_id) for recipe in recipes if recipe.run_id not in own]
+        records = [*records, *(record for record in others if record.status == "finished")]
+    return compare_records(records)
 
 
 def plan(
@@ -55,57 +50,80 @@ def plan(
     epochs: int | None = None,
     image_size: int | None = None,
     channels: int | None = None,
+    *,
+    augment: Sequence[str] = (),
+    **changes: Any,
 ) -> list[Recipe]:
-    """The recipes of a comparison: losses x optimisers x seeds 0 to `seeds` - 1, all else equal.
+    """Return the recipes of a comparison: losses x optimisers x seeds 0 to `seeds` - 1, all else equal.
 
-    `recipe` names the settings they share (a name or a file); by default the small network for digits and for arrays,
-    and bce-vs-ce's AdamW setting for images. Without `optimisers` the recipe's own is used; for another one the rate is
-    the papers' (0.01 for SGD and L-BFGS, 0.001 for Adam and AdamW). `image_size` and `channels` replace the recipe's;
-    folders of images need a size.
+    Args:
+        recipe: the settings that all runs share, a name or a file; by default the small network for digits and for
+            arrays, and bce-vs-ce's setting 2 (AdamW, decays in the loss, no augmentation) for images.
+        optimisers: the recipe's own if there are none; for another one the rate is the papers' (0.01 for SGD and
+            L-BFGS, 0.001 for Adam and AdamW) unless `lr` is given.
+        augment, changes: what replaces the recipe's augmentation and fields, by the names of
+            `ncollapse.train.changes` (model, batch_size, lr, weight_decay, precision, measure_every, normalise).
 
     >>> [r.loss.name for r in plan(losses=("ce", "bce"), seeds=1)]
     ['ce', 'bce']
+    >>> plan(seeds=1, model="mlp-100", lr=0.2)[0].optim.lr
+    0.2
     """
-    from ncollapse.data.catalogue import KNOWN, is_known
-    from ncollapse.losses import LOSS_NAMES
+    from ncollapse.train.changes import apply_changes
 
-    if seeds < 1:
-        raise ValueError(f"seeds must be at least 1, got {seeds}")
-    if not losses:
-        raise ValueError("losses is empty: give at least one, such as ce bce")
-    if not is_known(data):
-        raise ValueError(f"data: no data set {data!r}; there are {KNOWN}")
-    for loss in losses:
-        if loss not in LOSS_NAMES:
-            raise ValueError(f"losses: {loss!r} is none of {', '.join(LOSS_NAMES)}")
-    for optimiser in optimisers:
-        if optimiser not in LEARNING_RATES:
-            raise ValueError(f"optimisers: {optimiser!r} is none of {', '.join(LEARNING_RATES)}")
+    check_plan(data, losses, optimisers, seeds)
+    changes |= {"epochs": epochs, "image_size": image_size, "channels": channels}
     planned = []
     for loss in dict.fromkeys(losses):
-        base = choose_recipe(data, loss, recipe)
-        form = {"data__image_size": image_size, "data__channels": channels}
-        base = base.override(**{key: value for key, value in form.items() if value is not None})
-        if epochs is not None:
-            base = base.with_epochs(epochs)
+        base = choose_recipe(data, loss, recipe, changes.get("model"))
+        base = apply_changes(base, changes, augment)
         for optimiser in dict.fromkeys(optimisers) or [base.optim.name]:
-            own = optimiser == base.optim.name
+            own = optimiser == base.optim.name or changes.get("lr") is not None
             lr = base.optim.lr if own else LEARNING_RATES[optimiser]
-            tuned = base.override(optim__name=optimiser, optim__lr=lr)
-            planned += [tuned.override(seed=seed) for seed in range(seeds)]
+            variant = base.override(optim__name=optimiser, optim__lr=lr)
+            planned += [variant.override(seed=seed) for seed in range(seeds)]
     return planned
 
 
-def choose_recipe(data: str, loss: str, recipe: str | None) -> Recipe:
-    """The recipe that the runs of one loss share."""
+def check_plan(data: str, losses: Sequence[str], optimisers: Sequence[str], seeds: int) -> None:
+    """Raise ValueError for what cannot be planned."""
+    from ncollapse.data.catalogue import KNOWN, is_known
+    from ncollapse.losses import LOSS_NAMES, is_loss_name
+
+    if not isinstance(data, str):
+        raise TypeError(f"data: expected the name of a data set, got {data!r}")
+    if not isinstance(seeds, int) or seeds < 1:
+        raise ValueError(f"seeds: expected at least 1, got {seeds!r}")
+    if isinstance(losses, str) or not isinstance(losses, Sequence):
+        raise TypeError(f"losses: expected a list of names, such as ['ce', 'bce'], got {losses!r}")
+    if not losses:
+        raise ValueError("losses: expected at least one, such as ce bce, got none")
+    if not is_known(data):
+        raise ValueError(f"data: expected one of {KNOWN}, got {data!r}")
+    for loss in losses:
+        if not is_loss_name(loss):
+            raise ValueError(f"losses: expected some of {', '.join(LOSS_NAMES)}, got {loss!r}")
+    for optimiser in optimisers:
+        if optimiser not in LEARNING_RATES:
+            raise ValueError(f"optimisers: expected some of {', '.join(LEARNING_RATES)}, got {optimiser!r}")
+
+
+def choose_recipe(data: str, loss: str, recipe: str | None, model: str | None = None) -> Recipe:
+    """Return the recipe that the runs of one loss share."""
     from ncollapse.train import Recipe, recipes
     from ncollapse.train.recipe import LossSpec
 
-    small = data.partition(":")[0] in ("digits", "gaussian", "npz")
-    name = recipe or ("digits" if small else "bce-vs-ce/setting-2")
+    name = recipe or default_recipe(data)
     if name.endswith((".toml", ".json")):
         base = Recipe.from_file(name)
     else:
-        base = recipes.choose(name, loss=loss, data=data)
+        wishes = {"loss": loss, "data": data} | ({} if model is None else {"model": model})
+        base = recipes.choose(name, **wishes)
     spec = base.loss if base.loss.name == loss else LossSpec(loss)
     return base.override(loss=spec, data__name=data)
+
+
+def default_recipe(data: str) -> str:
+    """Return the name of the recipe that a data set is trained by unless another one is asked for."""
+    small = data.partition(":")[0] in ("digits", "gaussian", "npz")
+    return VECTOR_RECIPE if small else IMAGE_RECIPE

@@ -22,7 +22,8 @@ PRIORITY = (
     "decays.bias",
     "model.bias_init",
 )
-START = "model.bias_init"
+GOES_WITH_LOSS = ("model.bias_init", "optim.lr", "optim.weight_decay")
+"""Settings that may be chosen for each loss (by a recipe, or by tuning) without making losses incomparable."""
 WORDS = {
     "decays.weight": "λW",
     "decays.feature": "λH",
@@ -150,15 +151,16 @@ def predicted(record: RunRecord) -> dict[str, Any]:
 def _contexts(heads: list[dict[str, Any]]) -> dict[str, str]:
     """What each configuration shares with those it is compared with, by its key: everything but the loss.
 
-    A bias's start that goes with the loss, as in bce-vs-ce's settings 3 to 6, keeps losses comparable: it is left out
-    where no loss has two of them.
+    Settings that go with the loss, such as the initial bias in bce-vs-ce's settings 3 to 6 or a tuned learning rate,
+    keep losses comparable: they are left out where no loss has two values of them.
     """
     shared = [{k: v for k, v in head.items() if not k.startswith("loss.")} for head in heads]
-    wide = [settings_key(settings, START) for settings in shared]
-    starts: dict[tuple[str, str], set[str]] = {}
+    wide = [settings_key(settings, *GOES_WITH_LOSS) for settings in shared]
+    chosen: dict[tuple[str, str], set[str]] = {}
     for head, context in zip(heads, wide):
-        starts.setdefault((context, str(head.get("loss.name"))), set()).add(str(head.get(START)))
-    twice = {context for (context, _), values in starts.items() if len(values) > 1}
+        values = str([head.get(key) for key in GOES_WITH_LOSS])
+        chosen.setdefault((context, str(head.get("loss.name"))), set()).add(values)
+    twice = {context for (context, _), values in chosen.items() if len(values) > 1}
     return {
         settings_key(head): settings_key(settings) if context in twice else context
         for head, settings, context in zip(heads, shared, wide)

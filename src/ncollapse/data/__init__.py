@@ -1,9 +1,8 @@
 """Data sets, seeded subsets, augmentation and loaders that live on the device."""
 
-from ncollapse.data.arrays import MissingSplit
 from ncollapse.data.augment import Augment
 from ncollapse.data.catalogue import INFO, NORMALISATION, load
-from ncollapse.data.dataset import Dataset
+from ncollapse.data.dataset import Dataset, MissingSplit
 from ncollapse.data.folders import FolderDataset
 from ncollapse.data.loader import DeviceLoader, EvalLoader
 from ncollapse.data.loader_factory import eval_loader, train_loader

@@ -124,7 +124,11 @@ def load(name: str, root: str | os.PathLike[str] | None = None, split: str = "tr
     >>> load("digits").images.shape
     torch.Size([1438, 1, 8, 8])
     """
-    if split not in SPLITS:
+    if not isinstance(name, str):
+        raise TypeError(f"name: expected the name of a data set, got {name!r}")
+    if root is not None and not isinstance(root, (str, os.PathLike)):
+        raise TypeError(f"root: expected a path, got {root!r}")
+    if not isinstance(split, str) or split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     kind, _, rest = name.partition(":")
     if kind == "gaussian":
@@ -147,7 +151,7 @@ def load(name: str, root: str | os.PathLike[str] | None = None, split: str = "tr
 
 
 def check_structure(dataset: Dataset) -> None:
-    """Raise if a data set of this name does not have the published shape, classes and number of samples."""
+    """Raise unless a data set has the published shape, classes and number of samples of its name."""
     info = INFO[dataset.name]
     published = (getattr(info, dataset.split), info.shape, info.num_classes)
     found = (len(dataset), dataset.shape, dataset.num_classes)
@@ -159,7 +163,7 @@ def check_structure(dataset: Dataset) -> None:
 
 
 def find_root(root: str | os.PathLike[str] | None) -> Path:
-    """The folder of the data sets: the argument, else NCOLLAPSE_DATA."""
+    """Return the folder of the data sets: the argument, else NCOLLAPSE_DATA."""
     chosen = root if root is not None else os.environ.get("NCOLLAPSE_DATA")
     if not chosen:
         raise ValueError(
@@ -169,7 +173,7 @@ def find_root(root: str | os.PathLike[str] | None) -> Path:
 
 
 def list_files(name: str, root: str | os.PathLike[str] | None) -> list[Path]:
-    """The files (or the folder of images) that a data set is read from; raises where its folder is not there."""
+    """List the files (or the folder of images) that a data set is read from; raise if its folder is missing."""
     kind, _, rest = name.partition(":")
     if kind in ("folder", "npz"):
         return [Path(rest)]
@@ -180,10 +184,10 @@ def list_files(name: str, root: str | os.PathLike[str] | None) -> list[Path]:
 
 
 def find_folder(name: str, root: str | os.PathLike[str] | None) -> Path:
-    """Where the files of a data set lie below the root."""
+    """Return the folder below the root that holds the files of a data set."""
     base = find_root(root)
     for folder in INFO[name].folders:
         if (base / folder).is_dir():
             return base / folder
     home = base / INFO[name].folders[0]
-    raise FileNotFoundError(f"{name} is not there: its files go into {home} (see ncollapse data list)")
+    raise FileNotFoundError(f"{name} is missing: its files go into {home} (see ncollapse data list)")

@@ -98,7 +98,7 @@ class DecodingWorkers:
         self.requests: list[list[Request]] = []
         self.loader: DataLoader[Any] = DataLoader(
             decoder,  # type: ignore[arg-type]
-            batch_sampler=self,  # type: ignore[arg-type]
+            batch_sampler=self,
             num_workers=count,
             collate_fn=_collate,
             pin_memory=device.type == "cuda",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ncollapse.data.dataset import Labelled
+from ncollapse.data.dataset import Labelled, MissingSplit
 from ncollapse.data.splits import split_stratified
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff")
@@ -21,7 +21,7 @@ MINI_CLASSES, MINI_PER_CLASS, MINI_TEST, MINI_SEED = 100, 600, 100, 0
 
 @dataclass(frozen=True, eq=False)
 class FolderDataset(Labelled):
-    """Paths of images in place of the images; the rest as in Dataset."""
+    """A data set of image files: paths in place of the images, all else as in Dataset."""
 
     paths: tuple[str, ...]
     labels: Tensor
@@ -34,33 +34,53 @@ class FolderDataset(Labelled):
         self._check_labels(len(self.paths))
 
     def select(self, index: Tensor, **draw: Any) -> FolderDataset:
-        """The samples at `index`, in that order; `draw` is appended to the record."""
+        """Return the samples at `index`, in that order; `draw` is appended to the record."""
         record = (*self.record, draw) if draw else self.record
         paths = tuple(self.paths[place] for place in index.tolist())
         return replace(self, paths=paths, labels=self.labels[index], record=record)
 
 
 def load_folder(folder: Path, split: str, name: str) -> FolderDataset:
-    """FOLDER/train/<class>/* and FOLDER/test/<class>/* (or val); both must have the same classes.
+    """Read FOLDER/train/<class>/* and FOLDER/test/<class>/* (or val); both must have the same classes.
 
-    Classes are numbered in the order of their names, files follow theirs.
+    A folder without test and val, or one that holds the class folders itself, has training samples alone: its test
+    split raises `MissingSplit`. Classes are numbered in the order of their names, files follow theirs.
     """
-    parts = {part: _find_part(folder, part) for part in PARTS}
+    parts = find_parts(folder)
+    if split not in parts:
+        missing_test = f"no folder {folder / 'test'} or {folder / 'val'}, which would hold one folder for each class"
+        raise MissingSplit(missing_test) if name.startswith("folder:") else FileNotFoundError(missing_test)
     classes = {part: _list_classes(path) for part, path in parts.items()}
     for part, other in (("train", "test"), ("test", "train")):
-        missing = [item for item in classes[other] if item not in set(classes[part])]
+        missing = [item for item in classes.get(other, ()) if part in parts and item not in set(classes[part])]
         if missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise ValueError(f"{parts[part]} has no class folder {', '.join(missing[:3])}{more}, {parts[other]} has")
     return _collect([parts[split]], classes[split], name, split)
 
 
+def find_parts(folder: Path) -> dict[str, Path]:
+    """Return the folders of the training and test images; the folder itself where it holds the class folders."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder}")
+    found = {
+        split: folder / next(name for name in names if (folder / name).is_dir())
+        for split, names in PARTS.items()
+        if any((folder / name).is_dir() for name in names)
+    }
+    if not found:
+        return {"train": folder}
+    if "train" not in found:
+        raise FileNotFoundError(f"no folder {folder / 'train'} beside {found['test']}")
+    return found
+
+
 def load_mini_imagenet(folder: Path, split: str) -> FolderDataset:
-    """miniImageNet's 100 classes of 600 images as 50000 training and 10000 test images over all classes.
+    """Read miniImageNet's 100 classes of 600 images as 50000 training and 10000 test images over all classes.
 
     The class folders lie in FOLDER itself, or in train, val and test below it as for few-shot learning (64, 16 and 20
-    classes), which are put together here. 100 images of each class are drawn for the test set, once and for all
-    (seed 0), as in mse-landscape (Appendix A): the papers do not publish their split.
+    classes), which are joined here. 100 images of each class are drawn for the test set, always the same
+    (seed 0), as in mse-landscape (Appendix A); the papers do not publish their split.
     """
     below = [folder / part for part in ("train", "val", "test") if (folder / part).is_dir()]
     homes = below or [folder]
@@ -78,22 +98,12 @@ def load_mini_imagenet(folder: Path, split: str) -> FolderDataset:
     return whole.select(index, draw="split", per_class=MINI_TEST, seed=MINI_SEED, stratified=True)
 
 
-def _find_part(folder: Path, split: str) -> Path:
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no folder {folder}")
-    for part in PARTS[split]:
-        if (folder / part).is_dir():
-            return folder / part
-    wanted = " or ".join(str(folder / part) for part in PARTS[split])
-    raise FileNotFoundError(f"no folder {wanted}, which would hold one folder for each class")
-
-
 def _list_classes(folder: Path) -> list[str]:
     if not folder.is_dir():
         raise FileNotFoundError(f"no folder {folder}")
     found = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not found:
-        raise ValueError(f"{folder} holds no class folders")
+        raise ValueError(f"{folder} holds no class folders: expected one folder of images for each class")
     return found
 
 

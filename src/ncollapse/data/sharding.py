@@ -1,4 +1,4 @@
-"""How samples become steps, and steps are shared out over processes: the rules all loaders keep."""
+"""How samples are divided into steps, and steps among processes: the rules that all loaders follow."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from torch import Tensor
 
 
 def count_steps(count: int, batch_size: int, *, drop_last: bool, rank: int, world_size: int) -> int:
-    """The steps of an epoch over `count` samples in global batches; raises where the batches cannot be made or shared.
+    """Return the steps of an epoch over `count` samples; raise if the batches cannot be made or divided.
 
     >>> count_steps(10, 4, drop_last=False, rank=0, world_size=2)
     3
     """
+    if not isinstance(batch_size, int):
+        raise TypeError(f"batch_size: expected a whole number, got {batch_size!r}")
     if batch_size < 1 or (drop_last and batch_size > count):
         raise ValueError(f"batch_size must lie in 1..{count} (the training samples), got {batch_size}")
     check_rank(rank, world_size)
@@ -21,7 +23,7 @@ def count_steps(count: int, batch_size: int, *, drop_last: bool, rank: int, worl
 
 
 def shard_rows(count: int, batch_size: int, *, rank: int, world_size: int) -> Tensor:
-    """The rows that one process goes through in order: a contiguous share, the shares in order being the whole.
+    """Return the rows of one process: a contiguous shard; the shards in the order of ranks are the whole.
 
     >>> shard_rows(5, 2, rank=1, world_size=2).tolist()
     [3, 4]
@@ -33,6 +35,6 @@ def shard_rows(count: int, batch_size: int, *, rank: int, world_size: int) -> Te
 
 
 def check_rank(rank: int, world_size: int) -> None:
-    """Raise for a rank that names none of the processes."""
+    """Raise if the rank is not one of the processes."""
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must lie in 0..{world_size - 1}, got {rank}")

@@ -120,7 +120,7 @@ def run_model(
         seen = 0
         for batch in batches:
             inputs, targets = split(batch)
-            inputs, labels = move(inputs, device), torch.as_tensor(targets).to(device, copy=True)
+            inputs, labels = move(inputs, device), _copy_labels(targets, device)
             if limit is not None:
                 labels[max(limit - seen, 0) :] = rule.ignore_index
             selection = TokenSelection(labels, inputs, shift, rule.ignore_index) if labels.ndim == 2 else None
@@ -166,6 +166,13 @@ class GivenHead:
             check_given(self.source, rows)
             self._checked = True
         return rows
+
+
+def _copy_labels(targets: Any, device: torch.device) -> Tensor:
+    """Labels on a device, integers as int64: ignore_index has to fit."""
+    labels = torch.as_tensor(targets)
+    whole = not labels.is_floating_point() and not labels.is_complex() and labels.dtype != torch.bool
+    return labels.to(device, torch.int64 if whole else labels.dtype, copy=True)
 
 
 def _find_device(model: nn.Module, head: Head | None) -> torch.device:

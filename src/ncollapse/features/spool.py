@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from ncollapse.features.extraction import Taken
 
 HELD_BYTES = 1 << 28
 """Features kept in memory, 256 MiB; further batches go to a temporary file."""
@@ -42,7 +45,10 @@ class FeatureSpool:
         self.device = torch.device(device)
         self.room = HELD_BYTES if limit is None else limit
         self.dim: int | None = None
-        self.labels: list[Tensor] = []
+        # one growing block: small allocations between the large ones of a model would fragment the memory
+        self._labels = torch.empty(0, dtype=torch.int64)
+        self._sizes: list[int] = []
+        self._count = 0
         self._features: list[Tensor | OnDisk] = []
         self._masks: list[Tensor] | None = None
         self._file: IO[bytes] | None = None
@@ -55,23 +61,30 @@ class FeatureSpool:
 
     def close(self) -> None:
         """Forget everything and remove the temporary file."""
-        self._features, self.labels, self._masks = [], [], None
+        self._features, self._labels, self._masks = [], self._labels[:0], None
+        self._sizes, self._count = [], 0
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def take(self, taken: Taken) -> None:
+        """Add the features of a batch that `run_model` hands on; they are read on the device they came from."""
+        assert taken.features is not None
+        self.device = taken.features.device
+        self.add(taken.features, taken.labels)
 
     def add(self, features: Tensor, labels: Tensor) -> None:
         """Add a batch; both are copied to the host."""
         if self.dim is not None and features.shape[1] != self.dim:
             raise ValueError(f"features: width {features.shape[1]} after batches of width {self.dim}")
         self.dim = features.shape[1]
-        held = features.detach().to("cpu", copy=True).contiguous()
-        self.labels.append(labels.detach().to("cpu", copy=True))
-        size = held.numel() * held.element_size()
+        self._add_labels(labels)
+        size = features.numel() * features.element_size()
         if size <= self.room:
             self.room -= size
-            self._features.append(held)
+            self._features.append(features.detach().to("cpu", copy=True).contiguous())
             return
+        held = features.detach().cpu().contiguous()
         self.room = 0  # later batches follow on disk, so that reading goes through the file once from start to end
         if self._file is None:
             # closed by `close`: the spool outlives this function
@@ -80,13 +93,28 @@ class FeatureSpool:
         self._file.write(held.view(torch.uint8).numpy().data)
         self._features.append(OnDisk(offset, held.shape, held.dtype))
 
+    def _add_labels(self, labels: Tensor) -> None:
+        held, count = self._count, len(labels)
+        if held + count > len(self._labels):
+            grown = torch.empty(2 * (held + count), dtype=torch.int64)
+            grown[:held] = self._labels[:held]
+            self._labels = grown
+        self._labels[held : held + count] = labels.detach()
+        self._sizes.append(count)
+        self._count += count
+
+    @property
+    def labels(self) -> tuple[Tensor, ...]:
+        """The labels of every batch on the host."""
+        return torch.split(self._labels[: self._count], self._sizes) if self._sizes else ()
+
     def keep_classes(self, wanted: Tensor) -> None:
         """Read only the samples whose class is marked in `wanted`, bool [K]."""
         self._masks = [wanted[labels] for labels in self.labels]
 
     def counts(self, num_classes: int = 0) -> Tensor:
         """Samples of each class, of all that were added."""
-        return torch.bincount(torch.cat(self.labels), minlength=num_classes)
+        return torch.bincount(self._labels[: self._count], minlength=num_classes)
 
     def read_all(self) -> Iterator[Tensor]:
         """The features of every batch on the host, also of classes that are not kept."""

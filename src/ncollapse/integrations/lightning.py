@@ -28,6 +28,15 @@ def find_bases() -> tuple[type, ...]:
     return found
 
 
+def refuse_outer_shards(model: nn.Module | None) -> None:
+    """Raise for FSDPStrategy, which wraps the module from outside: the module by itself has no weights to run with."""
+    if type(model).__name__ == "FullyShardedDataParallel":
+        raise ValueError(
+            "strategy: expected one that leaves the module runnable, got FSDPStrategy; use ModelParallelStrategy with "
+            "fully_shard in configure_model, or DDPStrategy"
+        )
+
+
 class TrainerMonitor(Monitor):
     """A monitor whose batches and model go the Trainer's way: transfer hooks and precision as in a training step."""
 
@@ -76,6 +85,7 @@ class NeuralCollapseCallback(CollapseCallback, *find_bases()):  # type: ignore[m
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Measure before the first step."""
         self.refuse_same_prefix(trainer.callbacks)
+        refuse_outer_shards(trainer.strategy.model)
         loader = trainer.train_dataloader if self.loader is None else self.loader
         model = self._find_network(pl_module) if self.features is None else self.features
         self.monitor = TrainerMonitor(trainer, model, loader, **self.options)

@@ -11,7 +11,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any
 
-from ncollapse.metrics.flat import flatten
+from ncollapse.metrics.flattening import flatten
 
 SKIPPED = ("epoch", "step")
 

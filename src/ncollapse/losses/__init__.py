@@ -5,7 +5,7 @@ loss known by name; this module imports the built-in ones.
 """
 
 # ruff: noqa: I001  (the order of these imports is the order of LOSS_NAMES)
-from ncollapse.losses.base import LOSS_NAMES, Loss, ScalarLoss, make_loss, register
+from ncollapse.losses.base import LOSS_NAMES, Loss, ScalarLoss, is_loss_name, make_loss, register
 from ncollapse.losses.cross_entropy import CELoss
 from ncollapse.losses.binary_cross_entropy import BCELoss
 from ncollapse.losses.focal import FocalLoss
@@ -33,6 +33,7 @@ __all__ = [
     "Transition",
     "check_contrastive",
     "functional",
+    "is_loss_name",
     "make_loss",
     "register",
 ]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ncollapse.losses.forms import ContrastiveForm, ConvexForm, SeparableForm, differentiate, unreduced
 from ncollapse.losses.inputs import check_reduction
+from ncollapse.plugins import import_plugin, is_plugin
 
 Scalar = float | NDArray[np.float64]
 Array = NDArray[np.float64]
@@ -152,8 +153,19 @@ def unregister(name: str) -> None:
     del _LOSSES[name]
 
 
+def is_loss_name(name: object) -> bool:
+    """Whether `make_loss` takes a name: that of a registered loss, or package.module:Class for one of your own.
+
+    >>> is_loss_name("bce"), is_loss_name("my_losses:HingeLoss"), is_loss_name("hinge")
+    (True, True, False)
+    """
+    return isinstance(name, str) and (name in _LOSSES or is_plugin(name))
+
+
 def make_loss(loss: str | Loss, **params: Any) -> Loss:
     """Return the loss of that name, or the loss object itself; parameters that are None take the loss's default.
+
+    A loss that is not registered is named by its class, package.module:Class.
 
     >>> from ncollapse.losses import make_loss
     >>> make_loss("focal", gamma=2)
@@ -164,9 +176,14 @@ def make_loss(loss: str | Loss, **params: Any) -> Loss:
         if params:
             raise TypeError(f"a loss object takes no further parameters, got {', '.join(params)}")
         return loss
-    if loss not in _LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(LOSS_NAMES)} or a loss object, got {loss!r}")
+    if not is_loss_name(loss):
+        raise ValueError(
+            f"loss must be one of {', '.join(LOSS_NAMES)}, package.module:Class or a loss object, got {loss!r}"
+        )
+    kind = _LOSSES[loss] if loss in _LOSSES else import_plugin(loss, "loss")
+    if not (isinstance(kind, type) and issubclass(kind, Loss)):
+        raise TypeError(f"loss: expected a subclass of ncollapse.Loss, got {loss!r}, which is {kind!r}")
     try:
-        return _LOSSES[loss](**params)
+        return kind(**params)
     except TypeError as error:
         raise TypeError(f"loss {loss!r}: {str(error).partition('() ')[2] or error}") from None

@@ -117,6 +117,23 @@ class SigmoidForm(ConvexForm):
         logit = np.log(near) - np.log1p(-near)
         return np.asarray(np.where(self.goals > 0.5, -logit, logit))
 
+    def confusion_cost(self, gradient: Array) -> Array:
+        """min KL over two equal logits k, j: both probabilities become the mean of r_k and r_j."""
+        r = np.clip(gradient + self.goals, 0.0, 1.0)
+        own, rows = self.targets.argmax(axis=1), np.arange(len(r))
+        mine = r[rows, own][:, None]
+        cost = _negative_entropy(mine) + _negative_entropy(r) - 2 * _negative_entropy((mine + r) / 2)
+        cost = np.where(mine > r, cost, 0.0)
+        cost[rows, own] = np.inf
+        return np.asarray(cost.min(axis=1))
+
+    def threshold_cost(self, gradient: Array, threshold: float) -> Array:
+        """KL of the probabilities r to sigmoid(threshold), the least over the logits; 0 if r is on the wrong side."""
+        r = np.clip(gradient + self.goals, 0.0, 1.0)
+        cost = _negative_entropy(r) - r * log_expit(threshold) - (1.0 - r) * log_expit(-threshold)
+        own = self.targets == self.targets.max(axis=1, keepdims=True)
+        return np.asarray(np.where((r > expit(threshold)) == own, cost, 0.0).min(axis=1))
+
     def hessian(self, logits: Array, shares: Array) -> Array:
         return np.asarray(shares @ (expit(logits) * expit(-logits)))
 
@@ -127,6 +144,10 @@ class SigmoidForm(ConvexForm):
         safe = np.where(theta > 0.0, theta, 1.0)
         row = wanted - np.where(theta > 0.0, (1.0 - theta) / safe, 0.0) * excess
         return np.asarray((1.0 - theta) * gradient + theta * (row - self.goals))
+
+
+def _negative_entropy(r: Array) -> Array:
+    return np.asarray(xlogy(r, r) + xlog1py(1.0 - r, -r))
 
 
 @dataclass(frozen=True)

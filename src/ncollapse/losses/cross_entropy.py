@@ -104,6 +104,8 @@ class SoftmaxForm(ConvexForm):
 
     def __init__(self, loss: SoftmaxLoss, targets: Array) -> None:
         super().__init__(loss, targets)
+        if not np.allclose(targets.sum(axis=1), 1.0, atol=1e-9):
+            raise ValueError(f"targets: expected rows that sum to 1 for {loss.name}, got {targets.sum(axis=1)}")
         self.goals = (1.0 - loss.smoothing) * targets + loss.smoothing / targets.shape[1]
 
     def conjugate(self, gradient: Array) -> Array:
@@ -117,14 +119,27 @@ class SoftmaxForm(ConvexForm):
         near = np.where((self.goals == 1.0) & (gradient > -0.5), gradient, 0.0)
         return np.asarray(np.where(near != 0.0, np.log1p(near), logits))
 
+    def confusion_cost(self, gradient: Array) -> Array:
+        """min KL(r || p) over p with p_k = p_j: both become the mean of r_k and r_j."""
+        r = np.maximum(gradient + self.goals, 0.0)
+        own, rows = self.targets.argmax(axis=1), np.arange(len(r))
+        mine = r[rows, own][:, None]
+        mean = (mine + r) / 2
+        cost = xlogy(mine, mine) + xlogy(r, r) - 2 * xlogy(mean, mean)
+        cost[rows, own] = np.inf
+        return np.asarray(np.where(mine > r, cost, np.where(np.isinf(cost), cost, 0.0)).min(axis=1))
+
     def hessian(self, logits: Array, shares: Array) -> Array:
         p = np.exp(logits - logits.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
         return np.asarray(np.diag(shares @ p) - (p.T * shares) @ p)
 
     def balance(self, gradient: Array, shares: Array) -> Array:
-        excess = shares @ gradient
         wanted = shares @ self.goals
+        if (absent := wanted == 0.0).any():  # no target: the only probability that balances such a class is 0
+            kept = np.where(absent, 0.0, np.maximum(gradient + self.goals, 0.0))
+            gradient = kept / kept.sum(axis=1, keepdims=True) - self.goals
+        excess = shares @ gradient
         # Mix in one common row that carries the opposite excess; it stays a distribution for this much mixing and more.
         theta = float(mixing(excess, wanted, np.full_like(wanted, np.inf)).max())
         if theta == 0.0:

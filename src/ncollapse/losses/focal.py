@@ -52,8 +52,8 @@ def focal(
 class FocalLoss(Loss):
     """Softmax focal loss, (1 - p_k)^gamma (-log p_k) (all-losses Eq. 4).
 
-    Not convex in the logits for gamma > 0, but convex where p_k >= `CONVEX_FROM`, for every gamma (all-losses, proof of
-    Theorem 2): see `in_convex_region`.
+    Not convex in the logits for gamma > 0, but convex where p_k >= `CONVEX_FROM`, for every gamma: see
+    `in_convex_region`. all-losses (proof of Theorem 2) has 0.21; docs/theory.md, section 3, proves the sharp value.
 
     >>> import torch
     >>> FocalLoss(gamma=0.5)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
@@ -61,7 +61,7 @@ class FocalLoss(Loss):
     """
 
     contrastive = True
-    CONVEX_FROM = 0.21
+    CONVEX_FROM = 0.05845
 
     def __init__(
         self, gamma: float = 3.0, *, weight: Tensor | Sequence[float] | None = None, reduction: str = "mean"
@@ -80,10 +80,10 @@ class FocalLoss(Loss):
         return focal(logits, target, gamma=self.gamma, weight=self.weight, reduction=self.reduction)
 
     def in_convex_region(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return for each sample [B] whether the probability of its class (indices [B]) is at least 0.21.
+        """Return for each sample [B] whether the probability of its class (indices [B]) is in the convex region.
 
         >>> import torch
-        >>> FocalLoss().in_convex_region(torch.tensor([[2.0, 0.0], [-2.0, 0.0]]), torch.tensor([0, 0]))
+        >>> FocalLoss().in_convex_region(torch.tensor([[2.0, 0.0], [-3.0, 0.0]]), torch.tensor([0, 0]))
         tensor([ True, False])
         """
         z = read_logits(logits)

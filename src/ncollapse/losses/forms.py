@@ -53,6 +53,18 @@ class ConvexForm(ABC):
     def balance(self, gradient: Array, shares: Array) -> Array:
         """Change the rows q_g, inside the domain of the conjugate, until sum_g share_g q_g = 0."""
 
+    def confusion_cost(self, gradient: Array) -> Array | None:
+        """The least Fenchel-Young loss of a sample of each group [G] whose class does not have the largest logit.
+
+        The Fenchel-Young loss L(z) + L*(q_g) - q_g . z is 0 at the prototype z_g = `invert(q)` and positive elsewhere.
+        For one-hot targets; None if it is not known.
+        """
+        return None
+
+    def threshold_cost(self, gradient: Array, threshold: float) -> Array | None:
+        """The same for a sample with its own logit below `threshold` or another above it; None if it is not known."""
+        return None
+
     def evaluate(self, logits: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
         """The losses [B] and their gradients [B, K] at logits [B, K] of samples of the groups [B]."""
         rows = groups.clamp(0, len(self.targets) - 1)  # the caller refuses groups out of range

@@ -168,6 +168,20 @@ class QuadraticForm(ConvexForm):
     def invert(self, gradient: Array) -> Array:
         return np.asarray(self.goals + gradient / self.weights)
 
+    def confusion_cost(self, gradient: Array) -> Array:
+        """min of the squared distance over two equal logits k, j: w_k w_j / (w_k + w_j) (z_k - z_j)^2 / 2."""
+        z, w = self.invert(gradient), self.weights
+        own, rows = self.targets.argmax(axis=1), np.arange(len(z))
+        gap = z[rows, own][:, None] - z
+        cost = np.maximum(gap, 0.0) ** 2 * w * w[rows, own][:, None] / (w + w[rows, own][:, None]) / 2
+        cost[rows, own] = np.inf
+        return np.asarray(cost.min(axis=1))
+
+    def threshold_cost(self, gradient: Array, threshold: float) -> Array:
+        own = self.targets == self.targets.max(axis=1, keepdims=True)
+        room = np.where(own, 1.0, -1.0) * (self.invert(gradient) - threshold)
+        return np.asarray((self.weights * np.maximum(room, 0.0) ** 2 / 2).min(axis=1))
+
     def hessian(self, logits: Array, shares: Array) -> Array:
         return np.asarray(shares @ self.weights)
 

@@ -3,6 +3,7 @@
 from .fields import FIELDS, GROUPS, Field
 from .measurement import Comparison, Deviation, Measurement
 from .measuring import measure
+from .ood import ood_score
 from .scores import Spread, uniform_accuracy, uniform_accuracy_grid
 from .snapshot import Histogram, Snapshot, collect
 from .statistics import ClassStatistics
@@ -20,6 +21,7 @@ __all__ = [
     "Spread",
     "collect",
     "measure",
+    "ood_score",
     "uniform_accuracy",
     "uniform_accuracy_grid",
 ]

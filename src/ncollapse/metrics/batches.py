@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 Array: TypeAlias = Tensor | np.ndarray[Any, Any]
+Labels: TypeAlias = Array | Sequence[int]
+Batches: TypeAlias = Iterable[tuple[Array, Array]]
 Chunk: TypeAlias = tuple[Tensor, Tensor]
 
 CPU_NUMBERS = 1 << 19  # numbers a chunk of features: 4 MB in float64, so that a chunk stays in the cache

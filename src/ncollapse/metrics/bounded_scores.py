@@ -32,9 +32,9 @@ class UnitRows:
         for part in rows.parts():
             self.values[part] = rows.block(part) / self.largest
 
-    def multiply(self, x: Tensor, inverse: Tensor) -> Tensor:
-        """Products [c, K] of the rows with x times its inverse norms, off by at most `bound_error(d)` each."""
-        return (x * inverse[:, None]).to(torch.float32) @ self.values.T
+    def multiply(self, units: Tensor) -> Tensor:
+        """Products [c, K] of the rows with float32 unit vectors, off by at most `bound_error(d)` each."""
+        return units @ self.values.T
 
     def shift(self, tile: Tensor, inverse: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
         """Scores a_j x + offset_j in the units of `multiply`, and how far they may be off, sample by sample [c]."""
@@ -83,12 +83,15 @@ class BoundedScores(SampleScores):
         place = slice(chunk.start + part.start, chunk.start + part.stop)
         features, shifted, distances = chunk.features[part], chunk.shifted[part], chunk.distances[part]
         labels = chunk.labels[part]
-        inverse = torch.where(distances > 0, 1 / distances, 0.0)
-        tile = self.units.multiply(shifted, inverse)
-        if self.needs.decisions:
+        inverse = chunk.inverse[part]
+        tile = self.units.multiply(chunk.units[part])
+        if self.needs.logits:
             index = self.logits.settle(*self.units.shift(tile, inverse, self.logit_offset), features, labels)
             own = self.positive[place] - self.bias[labels]
-            self.put_decisions(place, own, self.logits.at(features, index), index)
+            self.put_logits(place, own, self.logits.at(features, index), index)
+        elif self.needs.decisions:
+            logits, bound = self.units.shift(tile, inverse, self.logit_offset)
+            self.decision[place] = self.logits.settle(logits, bound, features)
         if self.negatives is not None:
             self._add_negatives(tile, features, labels, distances)
         if self.needs.margins:

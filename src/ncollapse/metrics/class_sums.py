@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from .batches import Source, refuse_inferred, refuse_non_finite
-from .rows import add_by_class
+from .rows import add_by_class, square_norms
 from .similarity import DirectionSums
 
 SMALLEST, LARGEST = 1e-70, 1e70  # between them fourth powers, summed over samples and classes, stay within float64
 
 
-@dataclass(frozen=True)
+@dataclass
 class ClassSums:
-    """What the first pass finds."""
+    """What the first pass finds; the [K, d] sums are let go as soon as they are used."""
 
     counts: Tensor  # [K] float64
     sums: Tensor  # [K, d] of h - anchor
@@ -56,11 +56,11 @@ def sum_classes(source: Source, num_classes: int | None, *, directions: bool = T
             anchor = features[0].clone()
         features.sub_(anchor)  # in place: a chunk is ours until the next one
         add_by_class(sums, labels, features)
-        energies.index_add_(0, labels, torch.linalg.vecdot(features, features))
+        energies.index_add_(0, labels, square_norms(features))
         counts.index_add_(0, labels, torch.ones_like(norms))
     if anchor is None:
         raise ValueError("features: no samples (N = 0); at least one is needed")
-    if not bool(torch.isfinite(sums).all() & torch.isfinite(anchor).all()):
+    if not bool(torch.isfinite(sums.sum() + anchor.sum())):  # NaN and Inf reach the sum, without a copy of it
         refuse_non_finite(source, source.rows())
         raise ValueError("features: their sums overflow float64; rescale them")
     energy = float(total / counts.sum())

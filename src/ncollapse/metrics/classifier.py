@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from torch import Tensor
 from .batches import Array, check_real, refuse_inferred
 from .class_sums import refuse_large_labels, refuse_scale
 from .rows import Rows
+
+if TYPE_CHECKING:
+    from .shards import Shards
 
 
 @runtime_checkable
@@ -36,14 +39,17 @@ class Classifier:
 
     weight: Tensor
     bias: Tensor
+    shards: Shards | None = None  # where each process holds some rows of the weight
 
     def rows(self, index: Tensor | None = None) -> Rows:
         """The rows of W, or some of them, in float64."""
-        return Rows(self.weight, index=index)
+        return Rows(self.weight, index=index, shards=self.shards)
 
 
-def check_head(weight: Array | None, bias: Array | None, head: HeadLike | None) -> tuple[Tensor | None, Tensor | None]:
-    """The classifier as tensors, from either way of giving it."""
+def check_head(
+    weight: Array | None, bias: Array | None, head: HeadLike | None, *, sharded: bool = False
+) -> tuple[Tensor | None, Tensor | None]:
+    """The classifier as tensors, from either way of giving it; `sharded`: the rows that this process holds."""
     if head is not None:
         if weight is not None or bias is not None:
             raise ValueError("head: give either head or weight and bias, not both")
@@ -54,12 +60,32 @@ def check_head(weight: Array | None, bias: Array | None, head: HeadLike | None) 
                 if isinstance(value, np.ndarray):
                     check_real(name, value)
         found = Head.of(head)
-        return found.weight, found.bias
+        threshold = None if found.bias is None else take_local("bias", found.bias, sharded)
+        return take_local("weight", found.weight, sharded), threshold
     if weight is None:
         if bias is not None:
             raise ValueError("bias: given without weight; a bias alone is no classifier")
         return None, None
     return _as_tensor("weight", weight), None if bias is None else _as_tensor("bias", bias)
+
+
+def take_local(name: str, value: Tensor, sharded: bool) -> Tensor:
+    """A plain tensor; of a DTensor that is sharded by rows, the rows of this process, where those are asked for."""
+    if type(value) in (Tensor, torch.nn.Parameter):
+        return value
+    from torch.distributed.tensor import DTensor, Shard
+
+    if not isinstance(value, DTensor):
+        return value
+    if not sharded:
+        raise ValueError(
+            f"{name}: expected a plain tensor, got a DTensor, which is sharded over processes; pass "
+            f"{name}.full_tensor(), or measure it shard by shard with NeuralCollapse(..., shard_classes=True)"
+        )
+    if list(value.placements) != [Shard(0)]:
+        raise ValueError(f"{name}: expected rows sharded over one mesh dimension, Shard(0), got {value.placements}")
+    local: Tensor = value.to_local()
+    return local
 
 
 def _as_tensor(name: str, value: Array) -> Tensor:

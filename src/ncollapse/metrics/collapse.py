@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ncollapse.frames import etf_gram
+from ncollapse.frames import etf_gram, gram_distance
 
 from .rows import ROUNDING, Rows, dot
+
+if TYPE_CHECKING:
+    from .shards import Shards
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Moments:
     variances: Tensor | None = None  # [K] mean squared distance of a class's samples to its mean
     basis: Tensor | None = None  # [d, r] orthonormal columns that span the centred means; None: all of R^d
     scatter: Tensor | None = None  # [r, r] sum over samples of (h - mean)(h - mean)^T in that basis
+    shards: Shards | None = None  # where each process holds some of the classes: counts, offsets, energies, variances
 
     @property
     def global_mean(self) -> Tensor:
@@ -39,15 +43,26 @@ class Moments:
     @property
     def rounding(self) -> float:
         """Differences of features or means up to this length are rounding errors."""
-        return ROUNDING * math.sqrt(float(self.energies.max()))
+        largest = self.energies.amax() if len(self.energies) else self.energies.new_zeros(())
+        return ROUNDING * math.sqrt(float(largest if self.shards is None else self.shards.largest(largest)))
+
+    @property
+    def num_samples(self) -> float:
+        """N."""
+        total = self.counts.sum()
+        return float(total if self.shards is None else self.shards.add(total))
+
+    def around_anchor(self) -> Rows:
+        """The class means minus the anchor."""
+        return Rows(self.offsets, shards=self.shards)
 
     def means(self) -> Rows:
         """The class means."""
-        return Rows(self.offsets, -self.anchor)
+        return Rows(self.offsets, -self.anchor, shards=self.shards)
 
     def centred(self) -> Rows:
         """The class means minus the global mean (bce-vs-ce Eq. 36); zero where the difference is rounding."""
-        return Rows(self.offsets, self.shift, floor=self.rounding)
+        return Rows(self.offsets, self.shift, floor=self.rounding, shards=self.shards)
 
     def variances_or_zero(self) -> Tensor:
         """The variances of the classes, zeros where they were not measured."""
@@ -55,7 +70,7 @@ class Moments:
 
     def within(self) -> float:
         """trace(Sigma_W): the mean squared distance of a sample to its class mean."""
-        return float((self.counts * self.variances_or_zero()).sum() / self.counts.sum())
+        return float(self.around_anchor().add_up((self.counts * self.variances_or_zero()).sum())) / self.num_samples
 
 
 class Spectrum(NamedTuple):
@@ -69,7 +84,7 @@ class Spectrum(NamedTuple):
 
 def take_moments(counts: Tensor, offsets: Tensor, anchor: Tensor, energies: Tensor) -> Moments:
     """Moments of filled classes, from their counts, mean offsets and mean energies around the anchor."""
-    shift = (counts[:, None] * offsets).sum(0) / counts.sum()
+    shift = counts @ offsets / counts.sum()
     return Moments(counts, offsets, anchor, shift, energies)
 
 
@@ -83,7 +98,7 @@ def span_means(moments: Moments) -> Moments:
 def finish_moments(moments: Moments, variances: Tensor, scatter: Tensor) -> Moments:
     """Add variances and scatter; those below the rounding of the sums they come from are zero."""
     variances = torch.where(variances > ROUNDING**2 * moments.energies, variances, 0.0)
-    if not bool(variances.any()):
+    if not float(moments.around_anchor().add_up(variances.sum())):
         scatter = torch.zeros_like(scatter)
     return replace(moments, variances=variances, scatter=scatter)
 
@@ -97,7 +112,7 @@ def decompose_means(moments: Moments) -> Spectrum:
     centred = moments.centred()
     matrix = centred.triangle() if moments.basis is None else centred.whole() @ moments.basis
     most = min(len(centred) - 1, centred.dim)
-    rounding = ROUNDING * float(Rows(moments.offsets).energy().sqrt())
+    rounding = ROUNDING * float(moments.around_anchor().energy().sqrt())
     if len(matrix) == matrix.shape[1] == most:
         singular: Tensor = torch.linalg.svdvals(matrix)
         if bool((singular > rounding).all()):
@@ -112,8 +127,8 @@ def measure_within(moments: Moments, spectrum: Spectrum) -> dict[str, float]:
     names = ("nc1", "nc1_balanced", "nc1_quotient")
     if spectrum.rank == 0 or moments.scatter is None:
         return dict.fromkeys(names, math.nan)
-    by_class = Rows(moments.offsets).centre()
-    total = float(moments.counts.sum())
+    by_class = moments.around_anchor().centre()
+    total = moments.num_samples
     if spectrum.triangle is not None:
         scatter, around_samples, around_classes = moments.scatter, spectrum.triangle, by_class.triangle()
         nc1 = trace_ratio(scatter, around_samples)
@@ -123,8 +138,8 @@ def measure_within(moments: Moments, spectrum: Spectrum) -> dict[str, float]:
         # Sigma_B = M^T M / K, so trace(Sigma_W pinv(Sigma_B)) / K needs the scatter along the axes of M alone
         nc1 = float((torch.diagonal(scatter) / spectrum.singular_values[: spectrum.rank] ** 2).sum())
         inside = spectrum.axes if moments.basis is None else moments.basis @ spectrum.axes
-        around_classes = torch.linalg.qr(torch.cat([block @ inside for block in by_class.blocks()]), mode="r").R
-    between = float(moments.centred().energy()) / len(moments.counts)
+        around_classes = by_class.multiply(inside).triangle()
+    between = float(moments.centred().energy()) / len(by_class)
     values = (nc1 / total, trace_ratio(scatter, around_classes) / total, moments.within() / between)
     return dict(zip(names, values))
 
@@ -143,8 +158,7 @@ def distance_to_simplex(left: Rows, right: Rows) -> float:
     """
     classes = len(left)
     if classes <= left.dim + 1:
-        gram = left.whole() @ right.whole().T
-        return distance_of_directions(gram, etf_gram(classes).to(gram))
+        return float(gram_distance(left.whole() @ right.whole().T, etf_gram(classes)))
     size = norm_of_product(left, right)
     overlap = float(dot(left.centre(), right.centre())) / math.sqrt(classes - 1)
     return math.sqrt(max(2 - 2 * overlap / size, 0.0)) if size > 0 else math.nan
@@ -195,7 +209,7 @@ def measure_duality(weight: Rows, moments: Moments) -> dict[str, float]:
     total = torch.zeros_like(moments.anchor)
     for part in centred.parts():
         total += scales[part] @ moments.means().block(part)
-    optimal = _Scaled(moments, scales * len(weight), total)
+    optimal = _Scaled(moments, scales * len(weight), centred.add_up(total))
     return {
         "nc3": distance_to_simplex(weight, centred),
         "nc3_centred": distance_to_simplex(weight.centre(), centred),
@@ -217,8 +231,10 @@ class _Scaled:
         return rows
 
     def energy(self) -> Tensor:
-        parts = self.moments.centred().parts()
-        return torch.stack([self.block(part).square().sum() for part in parts]).sum()
+        rows, total = self.moments.means(), torch.zeros_like(self.total[0])
+        for part in rows.parts():
+            total += self.block(part).square().sum()
+        return rows.add_up(total)
 
 
 def distance_of_rows(left: Rows, right: Rows | _Scaled) -> float:
@@ -227,12 +243,7 @@ def distance_of_rows(left: Rows, right: Rows | _Scaled) -> float:
     square = torch.zeros((), dtype=torch.float64, device=left.device)
     for part in left.parts():
         square += (left.block(part) / sizes[0] - right.block(part) / sizes[1]).square().sum()
-    return float(square.sqrt())
-
-
-def distance_of_directions(left: Tensor, right: Tensor) -> float:
-    """| A / |A|_F - B / |B|_F |_F."""
-    return float(frobenius(left / frobenius(left) - right / frobenius(right)))
+    return float(left.add_up(square).sqrt())
 
 
 def frobenius(matrix: Tensor) -> Tensor:

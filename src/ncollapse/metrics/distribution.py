@@ -9,12 +9,16 @@ does not depend on batches or order.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .scores import LEVELS, Counts, Spread, Values, make_spread, quantile_places
+
+if TYPE_CHECKING:
+    from .shards import Shards
 
 EXACT = 1 << 23  # numbers held at once for exact quantiles: 64 MB
 SHIFT = 12  # mantissa digits of float32 dropped to make a bin
@@ -32,11 +36,14 @@ class Distribution:
         device: where they are.
         scale: a power of two that brings the largest magnitude near 1, where float32 can tell them apart.
         parked: how many infinities will be added beside them, which stand for no number.
+        hold: whether few numbers are held for exact quantiles.
     """
 
-    def __init__(self, count: int, centre: float, device: torch.device, *, scale: float = 1.0, parked: int = 0) -> None:
+    def __init__(
+        self, count: int, centre: float, device: torch.device, *, scale: float = 1.0, parked: int = 0, hold: bool = True
+    ) -> None:
         self.count, self.centre, self.scale = count, centre, scale
-        self.exact = count + parked <= EXACT
+        self.exact = hold and count + parked <= EXACT
         self.squares = torch.zeros((), dtype=torch.float64, device=device)  # sum of (number - centre)^2
         self.least = torch.full((), torch.inf, dtype=torch.float64, device=device)
         self.largest = torch.full((), -torch.inf, dtype=torch.float64, device=device)
@@ -87,6 +94,11 @@ class Distribution:
             return
         copy = torch.arange(len(bins), device=bins.device) % self._copies
         self._counts.scatter_add_(0, copy.add_(bins, alpha=self._copies), torch.ones_like(copy))
+
+    def merge(self, shards: Shards) -> None:
+        """Put together what every process added; none of them may hold numbers."""
+        self.squares, self._counts = shards.add(self.squares), shards.add(self._counts)
+        self.least, self.largest = shards.least(self.least), shards.largest(self.largest)
 
     def _sum_copies(self) -> Counts:
         counts: Counts = self._counts.view(BINS, self._copies).sum(1).cpu().numpy()

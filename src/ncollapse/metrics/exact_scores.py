@@ -44,12 +44,15 @@ class ExactScores(SampleScores):
 
     def _add_scores(self, place: slice, scores: Tensor, distances: Tensor) -> None:
         own = self.labels[place][:, None]
-        self.positive[place] = scores.gather(1, own).squeeze(1)
-        if self.needs.decisions:
+        if self.needs.own:
+            self.positive[place] = scores.gather(1, own).squeeze(1)
+        if self.needs.decisions and not self.needs.logits:
+            self.decision[place] = (scores - self.bias).argmax(1)
+        if self.needs.logits:
             logits = scores - self.bias
             own_logit = logits.gather(1, own).squeeze(1)
             other, index = logits.scatter_(1, own, -torch.inf).max(1)
-            self.put_decisions(place, own_logit, other, index)
+            self.put_logits(place, own_logit, other, index)
         if self.needs.margins:
             cosines = (scores - scores.mean(1, keepdim=True)).sub_(self.offset).mul_(self.inverse)
             own_cosine = cosines.gather(1, own).squeeze(1)

@@ -50,7 +50,11 @@ def open_npz(file: Path, wanted: str) -> Iterator[Any]:
             if not is_zipfile(opened):
                 raise BadZipFile("not a zip archive, or not all of it")
             opened.seek(0)
-            with np.load(opened, allow_pickle=False) as archive:
+            try:
+                archive = np.load(opened, allow_pickle=False)
+            except ValueError:  # numpy looks at the first bytes alone
+                raise BadZipFile("it does not begin as a zip archive does") from None
+            with archive:
                 yield archive
     # RuntimeError: an encrypted archive, or one packed in a way unknown here
     except (OSError, EOFError, BadZipFile, zlib.error, RuntimeError) as error:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .fields import FIELDS
+from .flattening import flatten
 from .scores import Spread
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
 
 NAN = math.nan
 NO_SPREAD = Spread()
+RENAMED = {"collapsed": "scores_concentrated"}  # in records of earlier versions
 ROUNDING = 1e-12  # predicted values below it are zeros of float64 arithmetic
 
 
@@ -37,11 +45,12 @@ class Comparison(dict[str, Deviation]):
         return {name: item._asdict() for name, item in self.items()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Measurement:
     """The result of `measure`. Undefined is NaN: fields that need a classifier, a problem or a request not given.
 
-    docs/metrics.md has the formula, paper and equation of every field. Rates are fractions in [0, 1].
+    docs/metrics.md has the formula, paper and equation of every field. Rates are fractions in [0, 1]. `print` shows a
+    table. Two measurements are equal if all fields are, NaN being equal to NaN.
     """
 
     nc1: float = NAN
@@ -96,6 +105,60 @@ class Measurement:
     means_smallest_singular_value: float = NAN
     scores_concentrated: bool | None = None
 
+    @property
+    def collapsed(self) -> bool | None:
+        """Deprecated name of `scores_concentrated`."""
+        warnings.warn(
+            "Measurement.collapsed: renamed to scores_concentrated, which says what it tests; look at nc1 for collapse",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.scores_concentrated
+
+    def __str__(self) -> str:
+        from .table import make_table
+
+        return "\n".join(line.text for line in make_table(self))
+
+    def __repr__(self) -> str:
+        measured = ", ".join(f"{name}={value:.6g}" for name, value in self.to_numbers().items() if "." not in name)
+        return f"Measurement({measured})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Measurement):
+            return NotImplemented
+        return all(same_value(getattr(self, row.name), getattr(other, row.name)) for row in FIELDS)
+
+    def __hash__(self) -> int:
+        return hash((self.num_samples, self.num_classes, self.dim, self.counts))
+
+    def to_numbers(self) -> dict[str, float]:
+        """Every finite number by name, spreads in parts (`positive_score.mean`); values by class are left out.
+
+        >>> Measurement(nc1=0.5, positive_score=Spread(mean=2.0)).to_numbers()["positive_score.mean"]
+        2.0
+        """
+        return flatten(self.to_dict())
+
+    def to_csv(self, path: str | PathLike[str] | None = None) -> str:
+        """Two columns, field and value, of `to_numbers`; written to `path` where one is given.
+
+        >>> Measurement(nc1=0.5, num_samples=8).to_csv().splitlines()[:2]
+        ['field,value', 'nc1,0.5']
+        """
+        text = "field,value\n" + "".join(f"{name},{value!r}\n" for name, value in self.to_numbers().items())
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row of `to_numbers` as a pandas.DataFrame, to put below those of other measurements."""
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("to_frame: needs pandas (pip install pandas); to_csv does without it") from None
+        return pandas.DataFrame([self.to_numbers()])
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values: spreads as dictionaries, per-class values as lists."""
         plain = dataclasses.asdict(self)
@@ -105,6 +168,7 @@ class Measurement:
     def from_dict(cls, plain: dict[str, Any]) -> Measurement:
         """The inverse of `to_dict`; null (as JSON writes NaN) becomes NaN again, keys left out their default."""
         known = {item.name: item for item in dataclasses.fields(cls)}
+        plain = {RENAMED.get(name, name): value for name, value in plain.items()}
         unknown = sorted(set(plain) - set(known))
         if unknown:
             raise ValueError(f"measurement: no field {', '.join(unknown)}")
@@ -135,6 +199,20 @@ class Measurement:
             relative = gap / abs(expected) if abs(expected) > ROUNDING else NAN
             result[row.name] = Deviation(found, expected, gap, relative)
         return result
+
+
+def same_value(left: Any, right: Any) -> bool:
+    """Equality of field values in which NaN equals NaN.
+
+    >>> same_value((1.0, math.nan), (1.0, float("nan")))
+    True
+    """
+    if isinstance(left, Spread) and isinstance(right, Spread):
+        left, right = dataclasses.astuple(left), dataclasses.astuple(right)
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return len(left) == len(right) and all(same_value(x, y) for x, y in zip(left, right))
+    both = isinstance(left, float) and isinstance(right, float) and math.isnan(left) and math.isnan(right)
+    return both or bool(left == right)
 
 
 def _get(source: Any, name: str) -> Any:

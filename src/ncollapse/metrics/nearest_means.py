@@ -10,8 +10,14 @@ from .bounded_scores import tile_rows as bounded_rows
 from .collapse import Moments
 from .exact_scores import FEW_SCORES, tile_rows
 from .products import Products
-from .rows import split_range
-from .second_pass import Chunk
+from .rows import Rows, split_range
+from .second_pass import Chunk, invert, to_units
+
+
+def find_nearest(rows: Rows, x: Tensor) -> Tensor:
+    """The nearest of the rows [K, d] to each sample x [c, d], in float64."""
+    # |x - m|^2 is least where m x - |m|^2 / 2 is largest
+    return Products(rows, offset=-rows.norms().square() / 2).largest(x)
 
 
 class NearestMeans:
@@ -20,7 +26,7 @@ class NearestMeans:
     def __init__(self, moments: Moments, classes: Tensor | None, num_samples: int) -> None:
         rows = moments.centred()
         norms = rows.norms()
-        self.classes, self.global_mean, self.rounding = classes, moments.global_mean, moments.rounding
+        self.classes, self.moments = classes, moments
         self.offset = -norms.square() / 2
         self.products = Products(rows, offset=self.offset)  # |x - m|^2 is least where m x - |m|^2 / 2 is largest
         self.nearest = torch.empty(num_samples, dtype=torch.int64, device=norms.device)
@@ -31,21 +37,23 @@ class NearestMeans:
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
-        count = len(self.products.rows)
-        size = tile_rows(count, self.nearest.device) if self.units is None else bounded_rows(count)
-        for part in split_range(len(chunk.labels), size):
-            found = self.find(chunk.features[part] - self.global_mean)
+        own = self.moments.offsets is chunk.moments.offsets
+        x = chunk.shifted if own else chunk.features - self.moments.global_mean
+        if self.units is None:
+            size = tile_rows(len(self.offset), self.nearest.device)
+        else:
+            size = bounded_rows(len(self.offset))
+            norms = chunk.distances if own else torch.linalg.vector_norm(x, dim=1)
+            inverse = invert(torch.where(norms > self.moments.rounding, norms, 0.0))
+            units = chunk.units if own else to_units(x, inverse)
+        for part in split_range(len(x), size):
+            if self.units is None:
+                assert self.matrix is not None
+                found = (x[part] @ self.matrix).add_(self.offset).argmax(1)
+            else:
+                tile = self.units.multiply(units[part])
+                scores, bound = self.units.shift(tile, inverse[part], self.offset)
+                found = self.products.settle(scores, bound, x[part])
+            found = found if self.classes is None else self.classes[found]
             self.nearest[chunk.start + part.start : chunk.start + part.stop] = found
             self.right += (found == chunk.labels[part]).sum()
-
-    def find(self, x: Tensor) -> Tensor:
-        """The nearest class of features minus the global mean of the moments [c, d]."""
-        if self.matrix is not None:
-            found = (x @ self.matrix).add_(self.offset).argmax(1)
-        else:
-            assert self.units is not None
-            norms = torch.linalg.vector_norm(x, dim=1)
-            inverse = torch.where(norms > self.rounding, 1 / norms, 0.0)
-            tile = self.units.multiply(x, inverse)
-            found = self.products.settle(*self.units.shift(tile, inverse, self.offset), x)
-        return found if self.classes is None else self.classes[found]

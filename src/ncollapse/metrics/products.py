@@ -66,9 +66,9 @@ class Products:
             leave_out(tile, own)
         if tile.shape[1] == 1:
             return torch.zeros(len(tile), dtype=torch.int64, device=tile.device)
-        values, places = tile.topk(2, dim=1)
-        index = places[:, 0].clone()
-        doubtful = (~(values[:, 0] - values[:, 1] > 2 * bound)).nonzero().flatten()
+        best, index = tile.max(1)
+        second = tile.scatter_(1, index[:, None], -torch.inf).amax(1)
+        doubtful = (~(best - second > 2 * bound)).nonzero().flatten()
         if len(doubtful):
             index[doubtful] = self.largest(x[doubtful], None if own is None else own[doubtful])
         return index

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from .shards import Shards
 
 CPU_NUMBERS = 1 << 21  # numbers a block: 16 MB in float64
 CUDA_NUMBERS = 1 << 26
@@ -29,15 +34,36 @@ class Rows:
     """The matrix `values[index] - minus` [K, d] in float64; rows no longer than `floor` are zero.
 
     values: [M, d] in any real dtype. index: [K] rows of it, or None for all. minus: [d], or None for zeros.
+    shards: where each process holds some of the rows; slices and blocks are then of those held here, everything else is
+    of all rows.
     """
 
     values: Tensor
     minus: Tensor | None = None
     index: Tensor | None = None
     floor: float = 0.0
+    shards: Shards | None = None
+
+    @property
+    def held(self) -> int:
+        """How many rows are in this process."""
+        return len(self.values) if self.index is None else len(self.index)
 
     def __len__(self) -> int:
-        return len(self.values) if self.index is None else len(self.index)
+        return self.held if self.shards is None else sum(self.sizes)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """How many rows every process has."""
+        return [self.held] if self.shards is None else self.shards.sizes(self.values[:, 0].new_zeros(self.held))
+
+    def add_up(self, value: Tensor) -> Tensor:
+        """The sum over processes of what each found in its rows."""
+        return value if self.shards is None else self.shards.add(value)
+
+    def gather(self, value: Tensor) -> Tensor:
+        """Values of the rows held here as values of all rows."""
+        return value if self.shards is None else self.shards.gather(value)
 
     @property
     def dim(self) -> int:
@@ -75,18 +101,18 @@ class Rows:
     def parts(self) -> Iterator[slice]:
         """The slices that `blocks` reads."""
         numbers = CUDA_NUMBERS if self.device.type == "cuda" else CPU_NUMBERS
-        return split_range(len(self), max(1, numbers // self.dim))
+        return split_range(self.held, max(1, numbers // self.dim))
 
     def whole(self) -> Tensor:
         """All rows at once; for matrices known to be small."""
-        return self.block(slice(0, len(self)))
+        return self.gather(self.block(slice(0, self.held)))
 
     def mean(self) -> Tensor:
         """The mean row [d]."""
         total = torch.zeros(self.dim, dtype=torch.float64, device=self.device)
         for block in self.blocks():
             total += block.sum(0)
-        return total / len(self)
+        return self.add_up(total) / len(self)
 
     def centre(self) -> Rows:
         """The same rows minus their mean."""
@@ -95,30 +121,36 @@ class Rows:
 
     def norms(self) -> Tensor:
         """The norms of the rows [K]."""
-        return torch.cat([torch.linalg.vector_norm(block, dim=1) for block in self.blocks()])
+        empty = torch.zeros(0, dtype=torch.float64, device=self.device)
+        return self.gather(torch.cat([empty, *(torch.linalg.vector_norm(block, dim=1) for block in self.blocks())]))
 
     def energy(self) -> Tensor:
         """The sum of the squares of all entries."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for block in self.blocks():
             total += block.square().sum()
-        return total
+        return self.add_up(total)
 
     def gram(self) -> Tensor:
         """A^T A [d, d]: for K > d it has the norm and the non-zero eigenvalues of A A^T."""
         total = torch.zeros(self.dim, self.dim, dtype=torch.float64, device=self.device)
         for block in self.blocks():
             total.addmm_(block.T, block)
-        return total
+        return self.add_up(total)
 
     def triangle(self) -> Tensor:
         """The triangular factor R of A = Q R, [min(K, d), d]: the singular values of A, without squaring them."""
-        factor: Tensor | None = None
+        factor = torch.zeros(0, self.dim, dtype=torch.float64, device=self.device)
         for block in self.blocks():
-            stacked = block if factor is None else torch.cat([factor, block])
-            factor = torch.linalg.qr(stacked, mode="r").R
-        assert factor is not None
+            factor = torch.linalg.qr(torch.cat([factor, block]), mode="r").R
+        if self.shards is not None:
+            factor = torch.linalg.qr(self.shards.gather(factor), mode="r").R
         return factor
+
+    def multiply(self, matrix: Tensor) -> Rows:
+        """The rows times a matrix [d, r]."""
+        empty = torch.zeros(0, matrix.shape[1], dtype=torch.float64, device=self.device)
+        return Rows(torch.cat([empty, *(block @ matrix for block in self.blocks())]), shards=self.shards)
 
 
 def dot(left: Rows, right: Rows) -> Tensor:
@@ -126,7 +158,7 @@ def dot(left: Rows, right: Rows) -> Tensor:
     total = torch.zeros((), dtype=torch.float64, device=left.device)
     for part in left.parts():
         total += (left.block(part) * right.block(part)).sum()
-    return total
+    return left.add_up(total)
 
 
 def add_by_class(sums: Tensor, labels: Tensor, rows: Tensor, scale: Tensor | None = None) -> None:
@@ -140,3 +172,9 @@ def add_by_class(sums: Tensor, labels: Tensor, rows: Tensor, scale: Tensor | Non
         sums.addmm_(marks.T, rows)
     else:
         sums.index_add_(0, labels, rows if scale is None else rows * scale[:, None])
+
+
+def square_norms(rows: Tensor) -> Tensor:
+    """The squared norms of rows [c, d]."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norms.square_()

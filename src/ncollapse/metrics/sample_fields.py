@@ -10,16 +10,13 @@ from .nearest_means import NearestMeans
 from .presence import Presence
 from .sample_scores import SampleScores
 from .scores import spread_of, uniform_accuracy, uniform_accuracy_grid
-from .selection import Selection
 
 CONCENTRATED_STD = 0.5  # bce-vs-ce App. B.2
 
 
-def measure_scores(
-    scores: SampleScores, presence: Presence, wanted: Selection, *, has_directions: bool
-) -> dict[str, Any]:
+def measure_scores(scores: SampleScores, presence: Presence, *, has_directions: bool) -> dict[str, Any]:
     """Decisions, margins and the spreads of the scores; `has_directions`: the features are not all one point."""
-    values: dict[str, Any] = {"positive_score": spread_of(scores.positive)}
+    values: dict[str, Any] = {"positive_score": spread_of(scores.positive)} if scores.needs.own else {}
     counts = presence.counts
     if scores.needs.decisions:
         right = (scores.decision == scores.labels).to(torch.float64)
@@ -28,7 +25,7 @@ def measure_scores(
         values["class_accuracy"] = tuple(by_class.tolist())
     if len(counts) < 2:
         return values
-    if wanted.any("uniform_accuracy", "uniform_threshold", "uniform_accuracy_grid"):
+    if scores.needs.logits:
         logits = scores.own_logit, scores.other_logit
         values["uniform_accuracy"], values["uniform_threshold"] = uniform_accuracy(*logits)
         values["uniform_accuracy_grid"] = uniform_accuracy_grid(*logits)

@@ -24,10 +24,7 @@ SCATTER = ("nc1", "nc1_balanced")
 CENTRED = ("compactness", "distinctiveness_centred")
 NEAREST = ("nc4", "nearest_mean_accuracy")
 NEGATIVES = ("negative_score", "scores_concentrated")
-DECISIONS = (
-    *("accuracy", "class_accuracy", "nc4"),
-    *("uniform_accuracy", "uniform_threshold", "uniform_accuracy_grid"),
-)
+UNIFORM = ("uniform_accuracy", "uniform_threshold", "uniform_accuracy_grid")
 
 
 class SamplePass:
@@ -56,12 +53,19 @@ class SamplePass:
             self.directions = CentredDirections(moments)
 
     def _open_scores(self, classifier: Classifier | None, feature_energy: float) -> SampleScores | None:
-        needs = ScoreNeeds(self.wanted.any(*DECISIONS), self.wanted.any("cosine_margin"), self.wanted.any(*NEGATIVES))
-        every_score = needs.decisions or needs.margins or needs.negatives
-        if classifier is None or not (every_score or self.wanted.any("positive_score")):
+        wanted = self.wanted
+        negatives, logits = wanted.any(*NEGATIVES), wanted.any(*UNIFORM)
+        needs = ScoreNeeds(
+            own=negatives or logits or wanted.any("positive_score"),
+            decisions=logits or wanted.any("accuracy", "class_accuracy", "nc4"),
+            logits=logits,
+            margins=wanted.any("cosine_margin"),
+            negatives=negatives,
+        )
+        if classifier is None or not (needs.every_score or needs.own):
             return None
         samples, classes = int(self.moments.counts.sum()), len(classifier.weight)
-        if not every_score:
+        if not needs.every_score:
             return SampleScores(classifier, samples, needs)
         if needs.negatives:  # their deviations take the whole d x d scatter, which K <= d classes leave out
             exact = samples * classes <= EXACT or classes <= self.moments.offsets.shape[1]
@@ -100,7 +104,7 @@ class SamplePass:
             values |= {"compactness": compact, "distinctiveness_centred": distinct}
             self.directions = None  # frees [K, d] numbers
         if self.scores is not None:
-            values |= measure_scores(self.scores, self.presence, self.wanted, has_directions=spread_out)
+            values |= measure_scores(self.scores, self.presence, has_directions=spread_out)
         if self.nearest is not None:
             values |= measure_nearest(self.nearest, self.scores)
         return values

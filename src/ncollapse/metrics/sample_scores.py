@@ -17,11 +17,18 @@ from .second_pass import Chunk
 
 @dataclass(frozen=True)
 class ScoreNeeds:
-    """Which parts of the scores are wanted; each sample's own score always is."""
+    """Which parts of the scores are wanted."""
 
-    decisions: bool = True
+    own: bool = True  # each sample's own score
+    decisions: bool = True  # the class with the largest logit
+    logits: bool = True  # own logit and the largest of the others
     margins: bool = True
     negatives: bool = True
+
+    @property
+    def every_score(self) -> bool:
+        """Whether all N K scores are needed."""
+        return self.decisions or self.logits or self.margins or self.negatives
 
 
 class SampleScores:
@@ -30,11 +37,12 @@ class SampleScores:
     def __init__(self, classifier: Classifier, num_samples: int, needs: ScoreNeeds) -> None:
         device = classifier.weight.device
         decided, with_margin = num_samples if needs.decisions else 0, num_samples if needs.margins else 0
+        with_own, with_logits = num_samples if needs.own else 0, num_samples if needs.logits else 0
         self.needs, self.bias = needs, classifier.bias
         self.logits = Products(classifier.rows(), offset=-classifier.bias)
         self.labels = torch.empty(num_samples, dtype=torch.int64, device=device)
-        self.positive = torch.empty(num_samples, dtype=torch.float64, device=device)  # own score, without bias
-        self.own_logit = torch.empty(decided, dtype=torch.float64, device=device)  # with bias
+        self.positive = torch.empty(with_own, dtype=torch.float64, device=device)  # own score, without bias
+        self.own_logit = torch.empty(with_logits, dtype=torch.float64, device=device)  # with bias
         self.other_logit = torch.empty(
             decided, dtype=torch.float64, device=device
         )  # the largest of the others, with bias
@@ -46,9 +54,10 @@ class SampleScores:
         """Take some samples: labels and own scores."""
         place = slice(chunk.start, chunk.start + len(chunk.labels))
         self.labels[place] = chunk.labels
-        self.positive[place] = torch.linalg.vecdot(chunk.features, self.logits.rows.pick(chunk.labels))
+        if self.needs.own:
+            self.positive[place] = torch.linalg.vecdot(chunk.features, self.logits.rows.pick(chunk.labels))
 
-    def put_decisions(self, place: slice, own: Tensor, other: Tensor, index: Tensor) -> None:
+    def put_logits(self, place: slice, own: Tensor, other: Tensor, index: Tensor) -> None:
         """Note own logits, the largest others and their class; the first of equal logits decides."""
         labels = self.labels[place]
         self.own_logit[place], self.other_logit[place] = own, other
@@ -78,9 +87,10 @@ def open_negatives(
 
 def sum_scores(classifier: Classifier, moments: Moments, classes: Tensor | None) -> tuple[float, float]:
     """The sums of all positive and of all negative scores, from the class means."""
-    rows = classifier.rows(classes)
-    own, means = 0.0, moments.means()
+    rows, means = classifier.rows(classes), moments.means()
+    total = torch.zeros_like(moments.anchor[0])
     for part in rows.parts():
-        own += float(moments.counts[part] @ torch.linalg.vecdot(means.block(part), rows.block(part)))
-    everything = float(moments.global_mean @ classifier.rows().mean()) * float(moments.counts.sum())
-    return own, everything * len(classifier.weight) - own
+        total += moments.counts[part] @ torch.linalg.vecdot(means.block(part), rows.block(part))
+    own, every = float(rows.add_up(total)), classifier.rows()
+    everything = float(moments.global_mean @ every.mean()) * moments.num_samples
+    return own, everything * len(every) - own

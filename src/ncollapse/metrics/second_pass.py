@@ -17,6 +17,7 @@ from torch import Tensor
 from .batches import Source
 from .class_sums import ClassSums
 from .collapse import Moments, finish_moments
+from .rows import square_norms
 from .similarity import DirectionSums
 
 SAME_TOTAL, SAME_CLASS, SAME_CONSTANT = 1e-7, 1e-5, 1e-12  # how far the energies of the two passes may differ
@@ -47,6 +48,26 @@ class Chunk:
         """|h - global mean| [c], 0 where it is rounding."""
         norms: Tensor = torch.linalg.vector_norm(self.shifted, dim=1)
         return torch.where(norms > self.moments.rounding, norms, 0.0)
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """1 / |h - global mean| [c], 0 where that is 0."""
+        return invert(self.distances)
+
+    @cached_property
+    def units(self) -> Tensor:
+        """(h - global mean) / |h - global mean| [c, d] in float32."""
+        return to_units(self.shifted, self.inverse)
+
+
+def invert(norms: Tensor) -> Tensor:
+    """1 / norm, 0 where the norm is 0."""
+    return torch.where(norms > 0, 1 / norms, 0.0)
+
+
+def to_units(x: Tensor, inverse: Tensor) -> Tensor:
+    """Vectors [c, d] times the inverses of their norms [c], in float32."""
+    return (x * inverse[:, None]).to(torch.float32)
 
 
 class Accumulator(Protocol):
@@ -85,7 +106,7 @@ class _SameSamples:
 
     def add(self, chunk: Chunk) -> None:
         x = chunk.around_anchor
-        self.energies.index_add_(0, chunk.labels, torch.linalg.vecdot(x, x))
+        self.energies.index_add_(0, chunk.labels, square_norms(x))
         self.counts.index_add_(0, chunk.labels, torch.ones_like(x[:, 0]))
 
     def finish(self) -> None:
@@ -118,7 +139,7 @@ class WithinClasses:
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
         residuals = chunk.around_anchor - self.moments.offsets[chunk.places]
-        self.squares.index_add_(0, chunk.places, torch.linalg.vecdot(residuals, residuals))
+        self.squares.index_add_(0, chunk.places, square_norms(residuals))
         if self.with_scatter:
             inside = residuals if self.moments.basis is None else residuals @ self.moments.basis
             self.scatter.addmm_(inside.T, inside)

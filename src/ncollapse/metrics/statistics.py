@@ -12,7 +12,7 @@ from torch import Tensor
 from .batches import check_features, check_labels, check_shape, name_rows, to_float64
 from .collapse import Moments, finish_moments, span_means, take_moments
 from .presence import Presence, find_present
-from .rows import ONE_HOT_CLASSES
+from .rows import ONE_HOT_CLASSES, square_norms
 
 STATE = ("counts", "means", "scatter", "squares", "refused")
 
@@ -35,14 +35,7 @@ class ClassStatistics:
             raise ValueError(f"num_classes and dim must be at least 1, got num_classes={num_classes}, dim={dim}")
         self.num_classes = num_classes
         self.dim = dim
-        options: dict[str, Any] = {"dtype": torch.float64, "device": torch.device(device)}
-        self.state: dict[str, Tensor] = {
-            "counts": torch.zeros(num_classes, **options),
-            "means": torch.zeros(num_classes, dim, **options),
-            "scatter": torch.zeros(dim, dim, **options),  # summed over classes
-            "squares": torch.zeros(num_classes, **options),  # sum of |h - mean|^2 by class
-            "refused": torch.zeros(2, **options),  # samples with a wrong label, samples with NaN or Inf
-        }
+        self.state = make_state(num_classes, dim, device)
 
     def update(self, features: Tensor | np.ndarray[Any, Any], labels: Any) -> ClassStatistics:
         """Add a batch: features [B, d], integer labels [B]; returns itself."""
@@ -90,9 +83,12 @@ class ClassStatistics:
         self.check()
         return self.state["scatter"].clone()
 
-    def check(self) -> None:
-        """Raise ValueError if samples were refused; batches on a GPU are judged here."""
-        labels, values = (int(count) for count in self.state["refused"].tolist())
+    def check(self, refused: Tensor | None = None) -> None:
+        """Raise ValueError if samples were refused, here or, as `refused` [2] says, elsewhere.
+
+        Batches on a GPU are judged here.
+        """
+        labels, values = (int(count) for count in (self.state["refused"] if refused is None else refused).tolist())
         if labels:
             raise ValueError(f"labels: {labels} samples had labels outside 0..{self.num_classes - 1}")
         if values:
@@ -107,7 +103,7 @@ class ClassStatistics:
         counts, means, squares = (presence.take(self.state[name]) for name in ("counts", "means", "squares"))
         anchor = means[int(counts.argmax())]  # a class mean: offsets are exact for features that share a large offset
         offsets, variances = means - anchor, squares / counts
-        energies = torch.linalg.vecdot(offsets, offsets) + variances
+        energies = square_norms(offsets) + variances
         moments = span_means(take_moments(counts, offsets, anchor, energies))
         scatter = self.state["scatter"]
         inside = scatter if moments.basis is None else moments.basis.T @ scatter @ moments.basis
@@ -138,7 +134,23 @@ class ClassStatistics:
             if state[name].shape != value.shape or state[name].dtype != torch.float64:
                 raise ValueError(f"{path}: {name} must be float64 of shape {tuple(value.shape)}")
         made.state = {name: state[name] for name in STATE}
+        try:
+            made.check()
+        except ValueError as error:  # `save` writes none that fail
+            raise ValueError(f"{path}: {error}") from None
         return made
+
+
+def make_state(num_classes: int, dim: int, device: str | torch.device = "cpu") -> dict[str, Tensor]:
+    """The state of no samples."""
+    options: dict[str, Any] = {"dtype": torch.float64, "device": torch.device(device)}
+    return {
+        "counts": torch.zeros(num_classes, **options),
+        "means": torch.zeros(num_classes, dim, **options),
+        "scatter": torch.zeros(dim, dim, **options),  # summed over classes
+        "squares": torch.zeros(num_classes, **options),  # sum of |h - mean|^2 by class
+        "refused": torch.zeros(2, **options),  # samples with a wrong label, samples with NaN or Inf
+    }
 
 
 def clean_batch(rows: Tensor, index: Tensor, num_classes: int, keep: Tensor | None) -> tuple[Tensor, ...]:
@@ -199,13 +211,13 @@ def absorb(state: dict[str, Tensor], rows: Tensor, index: Tensor, keep: Tensor |
     gaps = torch.zeros_like(rows).index_add_(0, slot, (rows - base) * weight[:, None]) / counts.clamp_min(1.0)[:, None]
     owner = torch.zeros_like(ordered).index_copy_(0, slot, ordered)  # the class of a slot
     residuals = (rows - base - gaps[slot]) * weight[:, None]
-    squares = torch.zeros_like(weight).index_add_(0, slot, torch.linalg.vecdot(residuals, residuals))
+    squares = torch.zeros_like(weight).index_add_(0, slot, square_norms(residuals))
     before, used = state["counts"][owner], counts > 0
     share = counts / (before + counts).clamp_min(1.0)
     steps = torch.where(used[:, None], base + gaps - state["means"][owner], 0.0)
     lifted = (before * share).sqrt()[:, None] * steps
     state["scatter"] += residuals.T @ residuals + lifted.T @ lifted
-    state["squares"].index_add_(0, owner, squares + torch.linalg.vecdot(lifted, lifted))
+    state["squares"].index_add_(0, owner, squares + square_norms(lifted))
     state["means"].index_add_(0, owner, share[:, None] * steps)
     state["counts"].index_add_(0, owner, counts)
     state["refused"] += refused

@@ -5,22 +5,26 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from .batches import check_features, check_labels, check_mask, check_shape
+from .batches import Batches, check_features, check_labels, check_mask, check_shape
+from .classifier import HeadLike
 from .curves import draw_curves
+from .decay_fields import Decays
 from .fields import FIELDS
-from .flat import flatten
+from .flattening import flatten
 from .measurement import Measurement
 from .measuring import measure
 from .rows import ONE_HOT_CLASSES
 from .scores import Spread
-from .statistics import ClassStatistics, absorb, combine, refuse
+from .selection import check_fields
+from .shards import Shards
+from .statistics import ClassStatistics, absorb, combine, make_state, refuse
 
 BUFFERED_NUMBERS = 1 << 21  # 16 MB of features wait for one update of the statistics: few launches a batch on a GPU
 COUNTERS = frozenset(("_computed", "_update_count"))  # torchmetrics sets them at every update: not a module's slow way
@@ -70,6 +74,12 @@ class NeuralCollapse(Metric):
     Args:
         num_classes: K.
         dim: d, the width of the features.
+        shard_classes: whether each process of `process_group` holds the statistics of a slice of the classes only,
+            ceil(K / P) of them, so that [K, d] numbers need not fit in one. Every `update` and `compute` is then a
+            collective call: all processes take part in each, with their own batch, which may be of another size.
+            `compute(head=...)` takes the rows of these classes, or a layer whose weight is a DTensor sharded by rows
+            (FSDP, tensor parallel). Not available then: `forward`, `second_pass`, `merge_state`, cosine quantiles
+            that are exact.
         kwargs: of `torchmetrics.Metric` (`process_group`, `dist_sync_on_step`, ...); results are never cached.
 
     >>> import torch
@@ -88,10 +98,15 @@ class NeuralCollapse(Metric):
     _statistics: Tensor
     sizes: Tensor
 
-    def __init__(self, num_classes: int, dim: int, **kwargs: Any) -> None:
-        super().__init__(**{**kwargs, "compute_with_cache": False})
-        self.num_classes, self.dim = num_classes, dim
-        zeros = _pack(ClassStatistics(num_classes, dim).state)
+    def __init__(self, num_classes: int, dim: int, *, shard_classes: bool = False, **kwargs: Any) -> None:
+        alone = {"sync_on_compute": False} if shard_classes else {}
+        super().__init__(**{**kwargs, **alone, "compute_with_cache": False})
+        self.shards = Shards(num_classes, kwargs.get("process_group")) if shard_classes else None
+        if self.shards is not None:
+            start, stop = self.shards.bounds()
+            self.all_classes, num_classes = num_classes, stop - start
+        self.num_classes, self.dim = num_classes, dim  # of this process
+        zeros = _pack(make_state(num_classes, dim))
         self.add_state("statistics", zeros, dist_reduce_fx=Merge(num_classes, dim), persistent=True)
         sizes = torch.tensor([num_classes, dim], dtype=torch.float64)
         self.add_state("sizes", sizes, dist_reduce_fx="max", persistent=True)
@@ -102,6 +117,8 @@ class NeuralCollapse(Metric):
         A distributed sampler repeats samples so that all ranks get as many; with S = len(dataset) samples, rank r of R
         masks its j-th sample by r + j * R < S.
         """
+        if self.shards is not None:
+            features, labels, mask = self.shards.exchange(*self._check(features, labels, mask))
         kind = _describe(features, labels) if mask is None else None
         if kind is None or kind != self._accepted:  # another batch like the last one needs no second look
             features, labels, mask = self._check(features, labels, mask)
@@ -164,26 +181,51 @@ class NeuralCollapse(Metric):
         self._statistics = value
 
     def class_statistics(self) -> ClassStatistics:
-        """The samples of this process so far, to save or to hand to `measure`."""
-        made = ClassStatistics(self.num_classes, self.dim, self.statistics.device)
+        """The samples of this process so far, to save or to hand to `measure`; later batches do not change it."""
+        made = self._view_statistics()
+        made.state = {name: value.clone() for name, value in made.state.items()}
+        return made
+
+    def _view_statistics(self) -> ClassStatistics:
+        made = ClassStatistics.__new__(ClassStatistics)
+        made.num_classes, made.dim = self.num_classes, self.dim
         made.state = _unpack(self.statistics, self.num_classes, self.dim)
         return made
 
-    def compute(self, head: Any = None) -> OnePass:
-        """The fields that one pass determines, as float64 scalars; with a `head`, also those about the classifier."""
+    def compute(self, head: HeadLike | None = None, fields: str | Iterable[str] | None = None) -> OnePass:
+        """The fields that one pass determines, as float64 scalars; with a `head`, also those about the classifier.
+
+        `fields` chooses among them, as in `measure`.
+        """
         try:
-            found = measure(self.class_statistics(), head=head)
+            found = self._measure(head, fields)
         except Exception:
             if self._is_synced and self._should_unsync:
                 self.unsync()  # torchmetrics leaves the gathered state in place when compute raises
             raise
         device = self.statistics.device
-        values = dict.fromkeys(FROM_MEANS if head is None else (*FROM_MEANS, *FROM_HEAD), math.nan)
+        possible = FROM_MEANS if head is None else (*FROM_MEANS, *FROM_HEAD)
+        if fields is not None and fields != "all":
+            chosen = check_fields(fields)
+            possible = tuple(name for name in possible if name.partition(".")[0] in chosen)
+        values = dict.fromkeys(possible, math.nan)
         values |= {name: value for name, value in flatten(found.to_dict()).items() if name not in SIZES}
         numbers = torch.tensor(list(values.values()), dtype=torch.float64, device=device)
         return OnePass(zip(values, numbers.unbind()))
 
-    def second_pass(self, batches: Any, head: Any = None, *, problem: Any = None) -> Measurement:
+    def _measure(self, head: HeadLike | None, fields: str | Iterable[str] | None) -> Measurement:
+        if self.shards is None:
+            return measure(self._view_statistics(), head=head, fields=fields)
+        from .sharded import measure_shards
+
+        found, notes = measure_shards(self._view_statistics(), self.shards, head, fields)
+        for note in notes:
+            warnings.warn(f"measure: {note}", stacklevel=3)
+        return found
+
+    def second_pass(
+        self, batches: Batches, head: HeadLike | None = None, *, problem: Decays | None = None
+    ) -> Measurement:
         """Every field, from the features again: a re-iterable of the (features, labels) batches seen here.
 
         Raises ValueError if they hold other samples a class than were seen.

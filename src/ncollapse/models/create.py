@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ncollapse.models.densenet import SHAPES, build_densenet
-from ncollapse.models.factory import is_factory
 from ncollapse.models.mlp import build_mlp
 from ncollapse.models.network import FeatureKind, Network
 from ncollapse.models.resnet import build_resnet, build_resnet32
 from ncollapse.models.vit import build_vit
+from ncollapse.plugins import is_plugin
 
 if TYPE_CHECKING:
     from ncollapse.heads import ETFHead, LinearHead
@@ -37,7 +37,7 @@ def is_known(name: str) -> bool:
     (True, True, False)
     """
     own = re.fullmatch(r"mlp-[1-9]\d*|(timm|torchvision):.+", name) is not None
-    return name in NAMES or own or is_factory(name)
+    return name in NAMES or own or is_plugin(name)
 
 
 def create(

@@ -7,8 +7,9 @@ from importlib import import_module
 import torch
 from torch import nn
 
-from ncollapse.models.factory import LIBRARIES, call_factory
+from ncollapse.models.factory import call_factory
 from ncollapse.models.network import FeatureKind
+from ncollapse.plugins import LIBRARIES
 
 HOMES = ("fc", "classifier", "head", "heads")
 
@@ -16,7 +17,7 @@ HOMES = ("fc", "classifier", "head", "heads")
 def build_external(
     name: str, num_classes: int, *, in_channels: int, image_size: int, feature_dim: int | None
 ) -> tuple[nn.Module, int, FeatureKind]:
-    """Return the trunk of "timm:NAME" or "torchvision:NAME" (without pretrained weights) or "package.module:factory"."""
+    """Return the trunk of "timm:NAME" or "torchvision:NAME", not pretrained, or of "package.module:factory"."""
     library, _, model = name.partition(":")
     if feature_dim is not None:
         raise ValueError(f"feature_dim: cannot change {name}; use feature_dim_linear")

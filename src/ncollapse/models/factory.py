@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import os
-import sys
-from importlib import import_module
 
 import torch
 from torch import nn
 
-LIBRARIES = ("timm", "torchvision")
+from ncollapse.plugins import import_plugin
+
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def is_factory(name: str) -> bool:
-    """Whether a network's name has the form package.module:factory.
-
-    >>> is_factory("my_models:small_net"), is_factory("timm:resnet18"), is_factory("resnet18")
-    (True, False, False)
-    """
-    home, _, function = name.partition(":")
-    dotted = all(part.isidentifier() for part in home.split("."))
-    return dotted and function.isidentifier() and home not in LIBRARIES
-
-
 def call_factory(name: str, num_classes: int) -> nn.Module:
-    """Import package.module and call its factory, with `num_classes` if it takes that or any keyword.
-
-    Modules of the working folder can be imported.
-    """
-    home, _, function = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        factory = getattr(import_module(home), function)
-    except Exception as error:  # the module is the user's, and fails in any way
-        raise ImportError(
-            f"model: {name!r} cannot be imported as package.module:factory ({type(error).__name__}: {error})"
-        ) from error
+    """Import package.module and call its factory, with `num_classes` if it takes that or any keyword."""
+    factory = import_plugin(name, "model")
     if isinstance(factory, nn.Module) or not callable(factory):
         raise TypeError(f"model: {name} is a {type(factory).__name__}, not a function or class that makes a network")
     parameters = inspect.signature(factory).parameters.values()

@@ -111,7 +111,9 @@ def _title(history: Sequence[Observation]) -> str:
 
 def _colour_names(names: Sequence[str]) -> str:
     """Names in the colours of their curves: the legend, where there is room for one line."""
-    return " · ".join(f'<span style="color:{resolve(CLASS_COLOURS[place])}">{name}</span>' for place, name in enumerate(names))
+    return " · ".join(
+        f'<span style="color:{resolve(CLASS_COLOURS[place])}">{name}</span>' for place, name in enumerate(names)
+    )
 
 
 def _draw(history: Sequence[Observation], curves: Sequence[Curve], log: bool, form: str) -> Panel | None:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,7 @@ class LayerProfile(dict[str, LayerValues]):
 
 def measure_layers(
     model: nn.Module,
-    loader: Any,
+    loader: Iterable[Any],
     layers: str | Sequence[str] | None = None,
     *,
     pool: Pool = None,
@@ -94,8 +94,12 @@ def measure_layers(
         layers: dotted names of modules, in which `*` stands for one part ("blocks.*"); None: the model's children.
         pool: None flattens an output [B, ...] to vectors; "mean" averages over the positions of [B, C, H, W] and the
             tokens of [B, T, d] first; or a function from the output to [B, d].
-        samples, seed, split, distributed: see `ncollapse.monitor`.
-        shift, ignore_index: for labels [B, T], one a token; see `ncollapse.monitor`.
+        samples: measure on this many samples only; see `ncollapse.monitor`.
+        seed: the seed by which they are drawn.
+        split: a function from a batch to (inputs, labels).
+        distributed: whether several processes divide the data.
+        shift: for labels [B, T], one a token: whether the label of a token is that of the next.
+        ignore_index: for labels [B, T]: the label of tokens that are left out.
         num_classes: K, where the largest label does not say it.
 
     Outputs wait in host memory, and in a temporary file beyond 256 MiB. Several processes divide the data.

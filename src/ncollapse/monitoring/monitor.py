@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ class Monitor:
     """See `monitor`. `history` holds the observations, `epoch` counts the calls of `step`."""
 
     model: Model
-    loader: Any
+    loader: Iterable[Any]
     every: int = 1
     problem: Problem | None = None
     samples: int | None = None
@@ -107,9 +107,7 @@ class Monitor:
         """Run the model over this process's share of the data: its features, its classifier, its layers' outputs."""
 
         def receive(taken: Taken) -> None:
-            assert taken.features is not None
-            spool.device = taken.features.device
-            spool.add(taken.features, taken.labels)
+            spool.take(taken)
             outputs.add(taken)
 
         head, _ = run_model(
@@ -190,7 +188,7 @@ class Monitor:
 
 def monitor(
     model: Model,
-    loader: Any,
+    loader: Iterable[Any],
     every: int = 1,
     *,
     problem: Problem | None = None,

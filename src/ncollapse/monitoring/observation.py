@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncollapse.metrics import Measurement
-from ncollapse.metrics.flat import flatten
+from ncollapse.metrics.flattening import flatten
 from ncollapse.monitoring.layers import LayerProfile
 from ncollapse.theory import Certificate, Prediction
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ncollapse.compare.seeds import collapse_speed
 from ncollapse.grammar import count
 from ncollapse.papers import publications
 from ncollapse.papers.claims import (
@@ -21,8 +21,10 @@ from ncollapse.papers.claims import (
     separates_scores,
 )
 from ncollapse.papers.judge import PREDICTED
+from ncollapse.runs.record import RunRecord
 
 NC = ("train.nc1", "train.nc2", "train.nc3")
+PRINTED_AS_100, COLLAPSED = 0.99995, 1e-4
 LARGE_DECAYS = {"sgd": 5e-3, "adamw": 5e-4}
 """From which lambda_b on the biases of CE "reach to zero from the initial mean of 10" (Sec. 4.1)."""
 
@@ -32,6 +34,19 @@ def is_unsettled(keys: dict[str, Any], field: str) -> bool:
     slow = keys.get("loss") == "bce" and keys.get("optimizer") == "adamw" and "augment" not in keys
     at_default = keys.get("batch_size", 128) == 128 and keys.get("bias_decay", 5e-4) == 5e-4 and "bias_init" not in keys
     return slow and at_default and keys.get("data") in ("mnist", "cifar10") and field in PREDICTED
+
+
+def find_cause(keys: dict[str, Any], field: str) -> str:
+    """Why a number was not reproduced, as far as that was tested; "" where it was not."""
+    if field == "train.bias" and keys.get("augment") == "DA1" and keys.get("optimizer") == "adamw":
+        return (
+            "the run has no delay of its schedule: decay alone takes the bias from 6 to 2.21 in it, and to 2.17 with"
+            " the delay of one epoch that the authors' code has (printed 2.16 ± 0.02)"
+        )
+    return ""
+
+
+EXCEPTIONS: dict[str, Any] = {"is_unsettled": is_unsettled, "find_cause": find_cause}
 
 
 def collapse_curves(runs: Runs) -> list[Claim]:
@@ -48,18 +63,22 @@ def collapse_curves_cifar100(runs: Runs) -> list[Claim]:
 
 
 def accuracy_comes_first(runs: Runs) -> Claim:
-    """Training accuracy reaches 100 % no later than uniform accuracy, and that no later than NC1 falls below 0.1."""
+    """Accuracy reaches 100.00 % no later than uniform accuracy does, and that no later than NC1 falls below 1e-4."""
     kept, total = 0, 0
     for _, record in runs:
-        speed = collapse_speed(record.history)
-        epochs = (speed.accuracy_epoch, speed.uniform_accuracy_epoch, speed.nc1_epoch)
-        if speed.early_epochs == 0 or epochs == (None, None, None):
-            continue
-        accuracy, uniform, nc1 = (math.inf if epoch is None else epoch for epoch in epochs)
-        total += 1
-        kept += accuracy <= uniform <= nc1
-    text = "zero error comes before zero uniform error, and that before collapse (NC1 < 0.1)"
+        accuracy = first_epoch(record, "train.accuracy", lambda value: value >= PRINTED_AS_100)
+        uniform = first_epoch(record, "train.uniform_accuracy", lambda value: value >= PRINTED_AS_100)
+        nc1 = first_epoch(record, "train.nc1", lambda value: value < COLLAPSED)
+        if accuracy < math.inf or nc1 < math.inf:
+            total += 1
+            kept += accuracy <= uniform <= nc1
+    text = f"zero error comes before zero uniform error, and that before collapse (NC1 < {COLLAPSED:g})"
     return Claim(text, kept == total if total else None, f"{kept} of {count(total, 'run')}" if total else "")
+
+
+def first_epoch(record: RunRecord, field: str, reached: Callable[[float], bool]) -> float:
+    """The first measured epoch at which a field has reached something, infinity if it never has."""
+    return min((epoch for epoch, value in zip(*record.series(field)) if reached(value)), default=math.inf)
 
 
 def final_biases(runs: Runs) -> list[Claim]:
@@ -88,7 +107,8 @@ def keeps_initial_bias(runs: Runs) -> Claim:
 
 def bias_vanishes_at_large_decay(runs: Runs) -> Claim:
     """Under CE the mean bias reaches zero from 10 with a large lambda_b, and does not with a small one."""
-    large, small = [], []
+    large: list[float] = []
+    small: list[float] = []
     for keys, record in runs:
         if keys.get("loss") == "ce" and "bias_decay" in keys:
             is_large = keys["bias_decay"] >= LARGE_DECAYS.get(str(keys.get("optimizer")), math.inf)

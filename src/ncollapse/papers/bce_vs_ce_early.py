@@ -29,7 +29,7 @@ def figure_4() -> list[Point]:
 
 def entry(item: str, title: str, grid: Any, **kw: Any) -> Experiment:
     """An experiment of this version."""
-    return Experiment(f"bce-vs-ce-early/{item}", title, grid, is_unsettled=claims.is_unsettled, **kw)
+    return Experiment(f"bce-vs-ce-early/{item}", title, grid, **claims.EXCEPTIONS, **kw)
 
 
 EXPERIMENTS = (

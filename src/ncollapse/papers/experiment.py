@@ -28,8 +28,9 @@ class Experiment:
     numbers), "two-stage" (training, then a classifier re-balanced on frozen features) or "landscape" (nothing is
     trained). `curves` are the fields of the history that a figure shows, `finals` the final numbers that a figure or
     table compares. `claims` checks what the paper says in words. `is_unsettled(keys, field)` is true for the numbers
-    that had not converged in the paper's own run and so cannot be judged. `asks` marks a question of our own, where
-    other experiments repeat what a paper reports. `caption` says what is shown where no paper has a caption for it.
+    that had not converged in the paper's own run and so cannot be judged. `find_cause(keys, field)` says why a number
+    was not reproduced, "" if that is not known. `asks` marks a question of our own, where other experiments repeat what
+    a paper reports. `caption` says what is shown where no paper has a caption for it.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Experiment:
     finals: tuple[str, ...] = ()
     claims: Callable[[Runs], list[Claim]] | None = None
     is_unsettled: Callable[[dict[str, Any], str], bool] | None = None
+    find_cause: Callable[[dict[str, Any], str], str] | None = None
     asks: bool = False
     notes: tuple[str, ...] = ()
     caption: str = ""

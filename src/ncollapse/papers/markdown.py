@@ -11,7 +11,7 @@ from ncollapse.grammar import count
 from ncollapse.papers import landscapes, publications
 from ncollapse.papers.claims import Claim
 from ncollapse.papers.experiment import Experiment
-from ncollapse.papers.judge import Line
+from ncollapse.papers.judge import Line, tolerance_in_points
 from ncollapse.papers.outcome import Outcome
 
 HEAD = ("where", "number", "published", "ours", "seeds", "epochs", "predicted", "off by", "verdict")
@@ -54,9 +54,15 @@ LEGEND = {
     "yes": "reproduced, within the tolerance of docs/reproduction.md",
     "order": "not within the tolerance, but CE and BCE are ordered as published",
     "no": "not reproduced",
-    "-": "not judged: nothing was printed, or it had not converged in the paper's own run",
+    "-": "not judged: nothing printed, or not converged in the paper's own run",
     "short": "too short to judge: less than a quarter of the epochs",
 }
+
+
+OTHER_EPOCH = (
+    "the epoch with the best test accuracy is reported, which may be another one in each run; ours had the printed"
+    " number by the epoch in brackets"
+)
 
 
 def describe(experiment: Experiment) -> tuple[str, list[str]]:
@@ -79,14 +85,28 @@ def to_markdown(outcome: Outcome, *, lines: bool = True, unrun: bool = True, lev
     parts = [f"{'#' * level} {experiment.id}: {experiment.title}", "", caption, ""]
     parts += [f"Verdict: **{outcome.verdict}**" + (f" ({outcome.detail})." if outcome.detail else "."), ""]
     parts += [f"- {note}" for note in notes] + ([""] if notes else [])
-    parts += [f"- {mark(claim)}: {claim.text}{_why(claim)}" for claim in outcome.claims]
+    parts += [f"- {mark(claim, so_far=outcome.only_tried)}: {claim.text}{_why(claim)}" for claim in outcome.claims]
     parts += [""] if outcome.claims else []
     body = rows(outcome.lines, unrun) if lines else []
     if body:
         parts += ["| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD)]
         parts += ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in body]
         parts.append("")
+        parts += [*explain(outcome), ""] if explain(outcome) else []
     return "\n".join(parts)
+
+
+def explain(outcome: Outcome) -> list[str]:
+    """Why numbers were not reproduced, as a list; the same cause is given once."""
+    find_cause = outcome.experiment.find_cause or (lambda keys, field: "")
+    by_cause: dict[str, list[str]] = {}
+    for line in outcome.lines:
+        if line.verdict in ("reproduced in direction", "not reproduced"):
+            cause, name = find_cause(line.keys, line.field), f"{line.row}, {line.column}"
+            if not cause and line.passed_at is not None:
+                cause, name = OTHER_EPOCH, f"{name} (epoch {line.passed_at})"
+            by_cause.setdefault(cause or "not explained", []).append(name)
+    return [f"- Not reproduced: {'; '.join(names)}: {cause}." for cause, names in by_cause.items()]
 
 
 def landscape_to_markdown(outcome: Outcome, level: int = 1) -> str:
@@ -140,7 +160,7 @@ def write_text(folder: Path, experiment: Experiment, text: str) -> Path:
 
 
 def _cells(line: Line) -> tuple[str, ...]:
-    percent = line.published is not None and line.published.percent
+    percent = line.published.percent if line.published else tolerance_in_points(line.field) is not None
     digits = _digits(line)
     spread = f" ± {_number(line.spread, digits, percent)}" if line.spread is not None else ""
     ours = "" if line.ours is None else _number(line.ours, digits, percent) + spread
@@ -189,6 +209,8 @@ def _digits(line: Line) -> int:
     """Decimals: as published; else four, or three digits of a smaller number."""
     if line.published is not None:
         return max(2, len(line.published.mean.partition(".")[2]))
+    if tolerance_in_points(line.field) is not None:
+        return 2
     return max(4, 2 - math.floor(math.log10(abs(line.ours)))) if line.ours else 4
 
 
@@ -196,9 +218,11 @@ def _number(value: float, digits: int, percent: bool) -> str:
     return f"{100 * value if percent else value:.{digits}f}"
 
 
-def mark(claim: Claim) -> str:
-    """Whether a claim holds, in words."""
-    return "open" if claim.holds is None else "holds" if claim.holds else "does not hold"
+def mark(claim: Claim, *, so_far: bool = False) -> str:
+    """Whether a claim holds, in words; `so_far` if it rests on trials alone."""
+    if claim.holds is None:
+        return "open"
+    return ("holds" if claim.holds else "does not hold") + " so far" * so_far
 
 
 def _why(claim: Claim) -> str:

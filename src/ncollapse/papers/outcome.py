@@ -27,6 +27,11 @@ class Outcome:
     verdict: str
     detail: str
 
+    @property
+    def only_tried(self) -> bool:
+        """Whether it rests on runs that are too short to judge."""
+        return self.coverage.only_trials
+
 
 def evaluate(experiment: Experiment, records: Iterable[RunRecord], points: Sequence[Point] | None = None) -> Outcome:
     """Judge an experiment by finished runs; `points` restricts the numbers and claims to a part of its grid."""

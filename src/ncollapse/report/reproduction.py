@@ -119,6 +119,6 @@ def summarise(outcome: Outcome) -> list[str]:
     """The verdict, and every claim with whether it holds."""
     said = [f"Verdict: {outcome.verdict}" + (f" ({outcome.detail})." if outcome.detail else ".")]
     for claim in outcome.claims:
-        stands = mark(claim)
+        stands = mark(claim, so_far=outcome.only_tried)
         said.append(f"{stands[0].upper()}{stands[1:]}: {claim.text}" + (f" ({claim.detail})." if claim.detail else "."))
     return said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ PLAIN, PACKED = "history.jsonl", "history.jsonl.gz"
 LARGEST_HISTORY = 256 << 20
 KEPT_ROWS = 200
 """Packed histories, kept beside the code, are thinned to so many rows."""
+MOST_ROWS = 10**6
+MOST_PROBLEMS = 20
 CHUNK = 1 << 16
 
 
@@ -31,32 +34,33 @@ def read_history(folder: Path, notes: list[str], epochs: int = MOST_EPOCHS) -> l
     if content is None:
         return []
     kept, problems, lines = parse_history(content, epochs)
-    if problems:
-        lines_left_out = f"{len(problems)} of {lines} lines"
-        notes.append(f"history: {lines_left_out} cannot be read and are left out (first: {problems[0]})")
+    if lines > len(kept):
+        left_out = f"{lines - len(kept)} of {lines} lines"
+        notes.append(f"history: {left_out} cannot be read and are left out (first: {problems[0]})")
     return [row for _, row in kept]
 
 
 def parse_history(content: bytes, epochs: int = MOST_EPOCHS) -> tuple[list[tuple[bytes, Row]], list[str], int]:
-    """Return the valid lines with their rows, what is wrong with the others, and how many lines there are."""
+    """Return the valid lines with their rows, what is wrong with the first others, and how many lines there are."""
     kept: list[tuple[bytes, Row]] = []
     problems: list[str] = []
-    lines = content.split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    last = -1
-    for number, line in enumerate(lines, 1):
+    last, number = -1, 0
+    for number, line in enumerate(io.BytesIO(content), 1):
+        line = line.rstrip(b"\n")
         try:
+            if len(kept) == MOST_ROWS:
+                raise ValueError(f"expected at most {MOST_ROWS} rows")
             row = parse_json(line)
             check_row(row, epochs)
             if row["epoch"] <= last:
                 raise ValueError(f"epoch: expected one after {last}, got {row['epoch']}")
         except (ValueError, MemoryError) as error:
-            problems.append(f"line {number}: {error}")
+            if len(problems) < MOST_PROBLEMS:
+                problems.append(f"line {number}: {error}")
             continue
         last = row["epoch"] = int(row["epoch"])
         kept.append((line, row))
-    return kept, problems, len(lines)
+    return kept, problems, number
 
 
 def cut_history(path: Path, epoch: int, epochs: int = MOST_EPOCHS) -> list[str]:

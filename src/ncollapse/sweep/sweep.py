@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ncollapse.output import make_folder
+from ncollapse.output import make_folder, refuse_file
 from ncollapse.runs.folder import RunFolder
 from ncollapse.runs.identity import measured_whenever
 from ncollapse.runs.record import RunRecord, read_run, read_runs, read_status
@@ -50,11 +50,8 @@ def sweep(
     `PATIENCE` seconds: the workers of a sweep that was killed a moment ago are about to let go. A run that cannot be
     written (a file where its folder should be, a full disk) is returned as failed, with the reason; the others go on.
     """
+    check_options(out, engine, jobs, device, index, time_limit)
     carry_out = get(engine)
-    if jobs is not None and jobs < 1:
-        raise ValueError(f"jobs: expected at least 1 run at a time, got {jobs}")
-    if time_limit is not None and not 0 < time_limit < math.inf:
-        raise ValueError(f"time_limit: expected a finite number of seconds above 0, got {time_limit:g}")
     failures: dict[str, str] = {}
 
     def emit(event: dict[str, Any]) -> None:
@@ -64,10 +61,6 @@ def sweep(
             progress(event)
 
     chosen = take_share(list({recipe.run_id: recipe for recipe in recipes}.values()), index)
-    if device is not None and engine != "ray":  # whose nodes may have what this one has not
-        from ncollapse.train.distributed import find_device
-
-        find_device(device)
     folder = Path(out)
     root = None if data_root is None else str(data_root)
     deadline = None if time_limit is None else time.time() + time_limit
@@ -98,6 +91,28 @@ def sweep(
     return [_read_back(folder, recipe, failures.get(recipe.run_id)) for recipe in chosen]
 
 
+def check_options(
+    out: str | Path,
+    engine: str = "local",
+    jobs: int | None = None,
+    device: str | None = None,
+    index: tuple[int, int] | None = None,
+    time_limit: float | None = None,
+) -> None:
+    """Raise what `sweep` would raise for these options, before anything is read or run."""
+    get(engine)
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs: expected at least 1 run at a time, got {jobs}")
+    if time_limit is not None and not 0 < time_limit < math.inf:
+        raise ValueError(f"time_limit: expected a finite number of seconds above 0, got {time_limit:g}")
+    if device is not None and engine != "ray":  # whose nodes may have what this one has not
+        from ncollapse.train.distributed import find_device
+
+        find_device(device)
+    take_share((), index)
+    refuse_file(Path(out), Path(out))
+
+
 def _look_again(folder: Path, held: Sequence[Recipe]) -> Iterator[tuple[Recipe, str]]:
     """Yield the status of runs that another process held: "running" only if it still does after `PATIENCE` seconds."""
     patience = time.monotonic() + PATIENCE
@@ -115,9 +130,11 @@ def take_share(recipes: Sequence[T], index: tuple[int, int] | None) -> Sequence[
     """
     if index is None:
         return recipes
+    if not isinstance(index, (tuple, list)) or len(index) != 2 or not all(isinstance(item, int) for item in index):
+        raise TypeError(f"index: expected a share and the number of shares, such as (1, 4), got {index!r}")
     share, shares = index
     if not 1 <= share <= shares:
-        raise ValueError(f"index={share}/{shares}: the share must lie between 1 and the number of shares")
+        raise ValueError(f"index: expected a share between 1 and the number of shares, got {share}/{shares}")
     return recipes[share - 1 :: shares]
 
 

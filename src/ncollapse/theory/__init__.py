@@ -2,6 +2,7 @@
 
 from ncollapse.theory.certificate import Certificate, certify, certify_if_known
 from ncollapse.theory.configuration import Configuration
+from ncollapse.theory.equal_margins import equalising_weights
 from ncollapse.theory.escape import Escape, escape
 from ncollapse.theory.landscape import Landscape, bias_gradient, landscape, score_gradient
 from ncollapse.theory.prediction import Prediction, predict, predict_if_known
@@ -19,6 +20,7 @@ __all__ = [
     "bias_gradient",
     "certify",
     "certify_if_known",
+    "equalising_weights",
     "escape",
     "landscape",
     "predict",

@@ -117,7 +117,11 @@ def _finish(
         goal = symmetric.form.goal
         squares = directions * (state.a - goal) ** 2 + (k - 1 - directions) * goal**2 + (k * state.b + goal) ** 2
         loss = symmetric.form.c * squares / (2 * k)
+    unique = not (k == 2 and problem.features == "relu" and problem.bias and problem.bias_decay == 0 and state.a > 0)
+    if not unique:
+        notes += (f"not unique: the biases may move by (s, -s), |s| <= {state.a / 2:.6g}, and one class shrink",)
     values = {
+        "unique": unique,
         "phase": state.phase,
         "positive_score": positive,
         "negative_score": negative,

@@ -15,7 +15,10 @@ from torch import Tensor
 from ncollapse.console import clean
 from ncollapse.heads import Head
 from ncollapse.losses import Loss
+from ncollapse.metrics.batches import Array, Batches, Labels
+from ncollapse.metrics.classifier import HeadLike
 from ncollapse.theory.dual import lower_bound
+from ncollapse.theory.near_collapse import bound_geometry
 from ncollapse.theory.point import Point, read_point
 from ncollapse.theory.problem import Problem
 
@@ -29,6 +32,12 @@ class Certificate:
     dual_norm: the norm of the loss gradient over sqrt(lW lH). At a critical point, at most 1 means globally optimal and
         more than 1, with W of rank below d, a strict saddle (see `escape`).
     features: the kind of features the bound is for, "free" or "relu".
+
+    What the gap implies for the geometry (near-optimal implies near-collapsed):
+    within_class_bound: the mean of |h - class mean|^2 over the samples is at most this.
+    duality_bound: |W - W'|_F / |W|_F is at most this, W' a fixed linear image of the class means.
+    accuracy_bound, uniform_accuracy_bound: these shares of the samples at least are classified correctly, and with one
+        threshold for all classes; NaN where the loss gives no such bound.
     """
 
     objective: float
@@ -39,6 +48,10 @@ class Certificate:
     dual_norm: float
     features: str
     num_samples: int
+    within_class_bound: float = math.nan
+    duality_bound: float = math.nan
+    accuracy_bound: float = math.nan
+    uniform_accuracy_bound: float = math.nan
 
     @property
     def features_model(self) -> str:
@@ -56,20 +69,20 @@ class Certificate:
 
 
 def certify(
-    features: Any,
-    labels: Any = None,
-    weight: Any = None,
-    bias: Any = None,
+    features: Array | Batches,
+    labels: Labels | None = None,
+    weight: Array | None = None,
+    bias: Array | None = None,
     problem: Problem | str | Loss | None = None,
     *,
-    head: Any = None,
+    head: HeadLike | None = None,
     **arguments: Any,
 ) -> Certificate:
     """Compute a lower bound on the objective of every (W, H, b), and how far this one lies above it.
 
     Args:
         features: [N, d] array or tensor on any device; or, with labels left out, a re-iterable of (features, labels).
-        labels: [N] class indices.
+        labels: [N] class indices, or soft targets [N, K] (mixup, distillation) with a problem given by batch_size.
         weight: [K, d].
         bias: [K], the threshold of z = W h - b; None for a classifier without one.
         head: instead of weight and bias, a `torch.nn.Linear` or any head.
@@ -91,19 +104,28 @@ def certify(
     >>> c.lower_bound < c.objective
     True
     """
-    point = read_point(features, labels, weight, bias, problem, head, arguments)
+    return certify_point(read_point(features, labels, weight, bias, problem, head, arguments))
+
+
+def certify_point(point: Point) -> Certificate:
+    """The certificate of a point that is averaged over its groups."""
     data_loss, objective = evaluate_objective(point)
-    bound, norm = lower_bound(point)
-    gap = objective - bound
+    bound = lower_bound(point)
+    gap = objective - bound.value
+    implied = bound_geometry(point, bound, gap)
     return Certificate(
         objective=objective,
         data_loss=data_loss,
-        lower_bound=bound + 0.0,  # no negative zero
+        lower_bound=bound.value + 0.0,  # no negative zero
         gap=gap,
         relative_gap=gap / objective if objective else math.nan,
-        dual_norm=norm,
+        dual_norm=bound.norm,
         features=point.problem.features,
-        num_samples=int(point.summary.given.sum()),
+        num_samples=point.num_samples,
+        within_class_bound=implied.within_class,
+        duality_bound=implied.duality,
+        accuracy_bound=implied.accuracy,
+        uniform_accuracy_bound=implied.uniform_accuracy,
     )
 
 
@@ -122,9 +144,9 @@ def certify_if_known(features: Tensor, labels: Tensor, head: Any, problem: Probl
 def evaluate_objective(point: Point) -> tuple[float, float]:
     """The mean loss, and the objective with the decays."""
     w = point.head.weight.detach().cpu().double()
-    data_loss = float(point.shares @ point.summary.losses)
+    data_loss = float(point.shares @ point.losses)
     decays = point.problem.weight_decay * float(w.square().sum())
-    decays += point.feature_decay * float(point.counts @ point.summary.energies)
+    decays += point.feature_decay * float(point.counts @ point.energies)
     if point.bias is not None:
         decays += point.problem.bias_decay * float(point.bias @ point.bias)
     return data_loss, data_loss + 0.5 * decays

@@ -32,8 +32,13 @@ class Summary:
     highest: float
 
 
-def summarise(features: Any, labels: Any, head: Head, form: ConvexForm) -> Summary:
-    """One pass over the samples in float64, with one transfer from the device at its end."""
+def summarise(
+    features: Any, labels: Any, head: Head, form: ConvexForm, offset: tuple[float, ...] | None = None
+) -> Summary:
+    """One pass over the samples in float64, with one transfer from the device at its end.
+
+    `offset` [K] is added to the logits inside the loss.
+    """
     num_classes = head.num_classes
     source = open_source(features, labels)
     if source.dim != head.dim:
@@ -43,6 +48,9 @@ def summarise(features: Any, labels: Any, head: Head, form: ConvexForm) -> Summa
     extremes = torch.zeros(2, dtype=torch.float64, device=device)
     w = head.weight.detach().to(device, torch.float64)
     b = None if head.bias is None else head.bias.detach().to(device, torch.float64)
+    if offset is not None:
+        added = torch.tensor(offset, dtype=torch.float64, device=device)
+        b = -added if b is None else b - added
     seen = 0
     for x, y in source.read(source.rows(num_classes)):
         seen += len(x)

@@ -13,7 +13,8 @@ from ncollapse.frames import low_rank_etf
 from ncollapse.theory.optimum import Optimum
 from ncollapse.theory.problem import Problem, check_dim
 
-FINEST = 10_000  # the largest denominator of a fractional class count that is told from its neighbours
+FINEST = 10_000  # the largest denominator of a fractional class count
+MOST_ROWS = 100_000  # of a configuration
 
 
 class Configuration(NamedTuple):
@@ -29,8 +30,9 @@ def configure(optimum: Optimum, dim: int | None = None) -> Configuration:
     """Factors W, H of the optimal logits, of least cost, with a common bias."""
     problem = optimum.problem
     k = problem.num_classes
-    wanted = check_dim(dim if dim is not None else problem.dim or k, max(1, optimum.rank), " for this optimum")
-    made_for = None if optimum.solution is None else optimum.solution.weight.shape[1]
+    made_for = None if optimum.solution is None else int(optimum.solution.weight.shape[1])
+    wanted = dim if dim is not None else problem.dim or max(k, made_for or k)
+    wanted = check_dim(wanted, max(1, optimum.rank), " for this optimum")
     if problem.loss.name == "mse" and problem.features == "free" and problem.dim is not None and problem.dim < k:
         made_for = problem.dim  # the optimum of few dimensions is not that of more
     if made_for is not None and wanted != made_for and not (optimum.solution and wanted > made_for):
@@ -39,8 +41,14 @@ def configure(optimum: Optimum, dim: int | None = None) -> Configuration:
     if optimum.solution is not None and optimum.solution.bias is not None:
         bias = optimum.solution.bias
     features, weight = factor(optimum, wanted)
-    rows = torch.repeat_interleave(torch.arange(k), torch.tensor(_multiplicities(problem)))
-    return Configuration(_pad(features, wanted)[rows], rows, _pad(weight, wanted), bias)
+    labels = problem.groups.labels
+    if labels is None:
+        raise ValueError("targets: expected class counts; samples with soft targets have no labels to configure")
+    present = torch.from_numpy(labels)
+    rows = torch.repeat_interleave(torch.arange(len(present)), torch.tensor(_repeat(problem)))
+    if len(features) != len(present):
+        features = features[present]
+    return Configuration(_pad(features, wanted)[rows], present[rows], _pad(weight, wanted), bias)
 
 
 def factor(optimum: Optimum, dim: int | None = None) -> tuple[Tensor, Tensor]:
@@ -75,7 +83,8 @@ def _frame(logits: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     """Orthogonal features, one axis a class; `logits` holds those of class k in column k."""
     counts = torch.tensor(problem.counts, dtype=torch.float64)
     norms = logits.norm(dim=0)
-    lengths = (norms * (problem.weight_decay / problem.feature_decay / counts).sqrt()).sqrt()
+    reach = (problem.weight_decay / problem.feature_decay / counts.clamp_min(1e-300)).sqrt()
+    lengths = (norms * torch.where(counts > 0, reach, 0.0)).sqrt()
     active = lengths > 0
     features = torch.diag(lengths)[:, active]
     return features, logits[:, active] / lengths[active]
@@ -92,18 +101,22 @@ def _fan(gaps: tuple[float, ...]) -> Tensor:
     return torch.diag(margins) - margins / len(gaps)
 
 
-def _multiplicities(problem: Problem) -> list[int]:
-    """How often each class's feature is repeated so that means over samples are right: the counts in lowest terms."""
+def _repeat(problem: Problem) -> list[int]:
+    """How often the feature of each class with samples is repeated, so that means over samples are right.
+
+    These are the counts in lowest terms where that gives few enough rows, else the nearest whole numbers that do.
+    """
+    counts = [count for count in problem.class_counts or problem.counts if count > 0]
     if problem.class_counts is None:
-        return [1] * problem.num_classes
+        return [1] * len(counts)
     # the simplest fractions near the counts: 0.1 is meant as 1/10, not as the double next to it
-    counts = [Fraction(count).limit_denominator(FINEST) for count in problem.class_counts]
-    unit = math.lcm(*(count.denominator for count in counts))
-    if unit > FINEST or min(counts) == 0:  # too many rows: one a class, each right, their means over classes
-        return [1] * problem.num_classes
-    whole = [int(count * unit) for count in counts]
+    fractions = [Fraction(count).limit_denominator(FINEST) for count in counts]
+    unit = math.lcm(*(fraction.denominator for fraction in fractions))
+    whole = [int(fraction * unit) for fraction in fractions]
     divisor = math.gcd(*whole)
-    return [count // divisor for count in whole]
+    if min(whole) > 0 and sum(whole) // divisor <= MOST_ROWS:
+        return [count // divisor for count in whole]
+    return [max(1, round(count / sum(counts) * MOST_ROWS)) for count in counts]
 
 
 def _pad(matrix: Tensor, dim: int) -> Tensor:

@@ -14,6 +14,7 @@ raises D, so K x K class averages are enough, for any N.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,74 +22,85 @@ from scipy.optimize import minimize_scalar
 
 from ncollapse.losses import ConvexForm
 from ncollapse.losses.forms import TINY
+from ncollapse.theory.copositive import maximise_on_cone
 from ncollapse.theory.point import Point
 
 Array = NDArray[np.float64]
 EPS = 2.0**-52
+LARGEST_CONE = 2000  # groups up to which the cone v >= 0 is used; beyond, all v, which is valid but looser
 
 
-def lower_bound(point: Point) -> tuple[float, float]:
-    """The best dual bound found from the mean gradients, and the norm of their matrix over sqrt(lW lH)."""
+class DualBound(NamedTuple):
+    """The best bound found, its dual point as gradients q [G, K] (Y has the columns share_g q_g / n_g), and a norm.
+
+    norm: that of the matrix of the mean gradients, over sqrt(lW lH).
+    """
+
+    value: float
+    gradients: Array
+    norm: float
+
+
+def lower_bound(point: Point) -> DualBound:
+    """The best dual bound found from the mean gradients."""
     form, shares, bias, decay = point.form, point.shares, point.bias, point.problem.bias_decay
-    plain = point.summary.gradients
+    plain = point.gradients
     norm = dual_norm(plain, point)
     if bias is None:
-        return _dual_value(point, plain, norm), norm / point.tau
+        value, best = _dual_value(point, plain, norm)
+        return DualBound(value, best, norm / point.tau)
     # A bias that has not converged spoils the bound: its optimum for these class means gives a better dual point.
     candidates = [plain, recentre(form, plain, shares, bias, decay)]
-    balanced = [form.balance(candidate, shares) for candidate in candidates]
     # A tiny bias decay amplifies the rounding of Y 1: the points with Y 1 = 0 are candidates at every decay.
-    candidates = balanced if decay == 0.0 else candidates + balanced
-    norms = [norm if q is plain else dual_norm(q, point) for q in candidates]
-    return max(_dual_value(point, q, size) for q, size in zip(candidates, norms)), norm / point.tau
+    balanced = [form.balance(candidate, shares) for candidate in candidates]
+    values = [_dual_value(point, q, dual_norm(q, point), balanced=True) for q in balanced]
+    if decay > 0.0:
+        values += [_dual_value(point, q, norm if q is plain else dual_norm(q, point)) for q in candidates]
+    value, best = max(values, key=lambda pair: pair[0])
+    return DualBound(value, best, norm / point.tau)
 
 
 def dual_norm(gradient: Array, point: Point) -> float:
-    """The norm of the class-averaged dual matrix Y, whose n_k columns of class k are share_k q_k / n_k.
+    """max |Y v| over unit v, or over unit v >= 0 for ReLU features, of the class-averaged dual matrix Y.
 
-    free: |Y|_2, from the K x K Gram matrix M = (y_k . y_l sqrt(n_k n_l)). relu: max |Y v| over unit v >= 0 is at
-    most the root of the largest eigenvalue of M, and of M with its negative off-diagonal entries set to 0; the smaller
-    of the two is taken.
+    Y has n_k columns share_k q_k / n_k for class k. Averaging v within classes does not lower |Y v|, so the maximum is
+    that of the K x K Gram matrix M = (y_k . y_l sqrt(n_k n_l)): its largest eigenvalue, or its maximum on the cone.
     """
-    scaled = dual_columns(gradient, point)
-    gram = scaled @ scaled.T
-    matrices = [gram]
-    if point.problem.features == "relu":
-        positive = np.maximum(gram, 0.0)
-        # Eigenvalues are expensive: a diagonal matrix has its own, which no other with that diagonal falls below.
-        diagonal = positive.diagonal()
-        if np.count_nonzero(positive) == np.count_nonzero(diagonal):
-            return math.sqrt(diagonal.max())
-        matrices = [positive] if (positive == gram).all() else [gram, positive]
-    return math.sqrt(max(0.0, min(float(np.linalg.eigvalsh(matrix)[-1]) for matrix in matrices)))
+    columns = dual_columns(gradient, point)
+    if point.problem.features == "relu" and len(columns) <= LARGEST_CONE:
+        return math.sqrt(max(0.0, maximise_on_cone(columns @ columns.T)[0]))
+    return math.sqrt(max(0.0, float(np.linalg.eigvalsh(columns.T @ columns)[-1])))
 
 
 def dual_columns(gradient: Array, point: Point) -> Array:
-    """Rows sqrt(n_k) y_k of the class-averaged dual matrix, from the mean gradients q_k: y_k = share_k q_k / n_k."""
-    return np.asarray(gradient * (point.shares / np.sqrt(np.where(point.counts > 0, point.counts, 1.0)))[:, None])
+    """Rows sqrt(n_g) y_g of the averaged dual matrix, from the mean gradients q_g: y_g = share_g q_g / n_g."""
+    return np.asarray(gradient * (point.shares / np.sqrt(point.counts))[:, None])
 
 
-def _dual_value(point: Point, q: Array, norm: float) -> float:
-    """max over s in [0, s_max] of D(s Y), where s_max brings Y, of that norm, into the ball and the domain of L*.
+def _dual_value(point: Point, q: Array, norm: float, *, balanced: bool = False) -> tuple[float, Array]:
+    """max over s in [0, s_max] of D(s Y), and the gradients s q; s_max brings Y into the ball and the domain of L*.
 
-    Norm and value are rounded outward, so that the result is a lower bound in floating-point arithmetic too.
+    norm: that of Y. `balanced` says that Y 1 = 0, up to rounding, so that the bias costs nothing. Norm and value are
+    rounded outward, so that the result is a lower bound in floating-point arithmetic too.
     """
     shares, decay = point.shares, point.problem.bias_decay
     total = shares @ q
-    penalty = float(total @ total) / (2.0 * decay) if point.bias is not None and decay > 0.0 else 0.0
+    penalty = 0.0 if point.bias is None or balanced else float(total @ total) / (2.0 * decay)
     rounding = 4.0 * (len(total) + 8) * EPS
     largest = min(1.0, point.tau / norm) * (1.0 - rounding) if norm > 0.0 else 1.0
-    size = float(shares @ np.abs(q).sum(axis=1))
+    size = float(shares @ np.abs(q).sum(axis=1)) * (1.0 + float(np.abs(point.offset).max()))
+    shift = float(total @ point.offset)
 
     def value(s: float) -> float:
-        terms = shares @ point.form.conjugate(s * q)
-        return -float(terms) - s * s * penalty - rounding * (abs(float(terms)) + s * size + s * s * penalty)
+        terms = float(shares @ point.form.conjugate(s * q))
+        slack = rounding * (abs(terms) + s * size + s * s * penalty)
+        return s * shift - terms - s * s * penalty - slack
 
-    best = value(largest)
-    if value(largest * (1.0 - 1e-6)) > best:
+    scale = largest
+    if value(largest * (1.0 - 1e-6)) > value(largest):
         found = minimize_scalar(lambda s: -value(s), bounds=(0.0, largest), method="bounded", options={"xatol": 1e-9})
-        best = max(best, value(0.0), -float(found.fun))
-    return float(best)
+        scale = max((largest, 0.0, float(found.x)), key=value)
+    return float(value(scale)), scale * q
 
 
 def recentre(form: ConvexForm, gradient: Array, shares: Array, bias: Array, bias_decay: float) -> Array:

@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ncollapse.heads import Head
 from ncollapse.losses import Loss
 from ncollapse.metrics.batches import open_source
+from ncollapse.theory.copositive import maximise_on_cone
 from ncollapse.theory.dual import dual_columns
 from ncollapse.theory.point import Point, read_point
 from ncollapse.theory.problem import Problem
 
+Array = NDArray[np.float64]
 _RANK_TOLERANCE = 1e-6
 
 
@@ -46,13 +49,14 @@ def escape(
 ) -> Escape | None:
     """Find a direction of negative curvature at a critical point that is not a global minimum; None if there is none.
 
-    The arguments are those of `certify`. With (u, v) the top singular pair of the class-averaged gradient G, and
-    W alpha = 0, |alpha| = 1:
+    The arguments are those of `certify`. With (u, v) the pair of unit vectors that maximises u^T G v for the
+    class-averaged gradient G, and W alpha = 0, |alpha| = 1:
 
-        dW = (lH/lW)^(1/4) u alpha^T        dH = -(lW/lH)^(1/4) alpha v^T
+        dW = -(lH/lW)^(1/4) u alpha^T        dH = (lW/lH)^(1/4) alpha v^T
 
-    None if |G|_2 <= sqrt(lW lH), where a critical point is globally optimal, or if W has rank d, so that no alpha
-    exists. The slope and curvature are computed at the point as it is, critical or not.
+    For features="relu", v >= 0 and alpha is the axis of a unit whose features and weights are 0, so that H + t dH >= 0.
+    None if |G v| <= sqrt(lW lH) for all such v, where a critical point is globally optimal, or if there is no alpha (W
+    has rank d, or no unit is dead). Slope and curvature are computed at the point as it is, critical or not.
 
     >>> import torch
     >>> zero = torch.zeros(3, 3)
@@ -62,23 +66,44 @@ def escape(
     -0.646667
     """
     point = read_point(features, labels, weight, bias, problem, head, arguments)
-    u, v, norm = _top_pair(point)
-    alpha = _null_vector(point.head)
+    if point.soft:
+        raise ValueError("labels: expected class indices [N], got soft targets")
+    u, v, norm = steepest_atom(point)
+    alpha = _null_vector(point.head) if point.problem.features == "free" else _dead_unit(features, labels, point)
     if norm <= point.tau or alpha is None:
         return None
     ratio = (point.feature_decay / point.problem.weight_decay) ** 0.25
-    d_weight = ratio * torch.outer(torch.from_numpy(u), alpha)
-    d_features = -torch.outer(torch.from_numpy(v), alpha) / ratio
+    by_class = np.zeros(point.problem.num_classes)
+    by_class[point.labels] = v
+    d_weight = -ratio * torch.outer(torch.from_numpy(u), alpha)
+    d_features = torch.outer(torch.from_numpy(by_class), alpha) / ratio
     slope, curvature = _derivatives(features, labels, point, d_weight, d_features)
     return Escape(d_weight, d_features, slope, curvature)
 
 
-def _top_pair(point: Point) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], float]:
-    """The top singular pair of the averaged gradient: u [K], and v given by its one value in each class [K]."""
-    roots = np.sqrt(np.where(point.counts > 0, point.counts, 1.0))
-    columns = dual_columns(point.summary.gradients, point).T
-    left, values, right = np.linalg.svd(columns)
-    return left[:, 0], right[0] / roots, float(values[0])
+def steepest_atom(point: Point) -> tuple[Array, Array, float]:
+    """The pair (u, v) of unit vectors that maximises u^T Y v, v >= 0 for ReLU features, and the maximum.
+
+    v is given by its one value for each sample of a group, [G].
+    """
+    columns = dual_columns(point.gradients, point)
+    if point.problem.features == "relu":
+        _, v = maximise_on_cone(columns @ columns.T)
+    else:
+        v = np.linalg.svd(columns.T)[2][0]
+    image = columns.T @ v
+    norm = float(np.linalg.norm(image))
+    return image / norm if norm > 0 else image, v / np.sqrt(point.counts), norm
+
+
+def _dead_unit(features: Any, labels: Any, point: Point) -> Tensor | None:
+    """The axis of a unit whose features and weights are all 0, None if there is none."""
+    source = open_source(features, labels)
+    used = point.head.weight.detach().cpu().double().abs().amax(dim=0)
+    for x, _ in source.read(source.rows(point.problem.num_classes)):
+        used = torch.maximum(used, x.abs().amax(dim=0).cpu())
+    dead = torch.nonzero(used == 0).flatten()
+    return torch.eye(len(used), dtype=torch.float64)[dead[0]] if len(dead) else None
 
 
 def _null_vector(head: Head) -> Tensor | None:
@@ -91,17 +116,22 @@ def _null_vector(head: Head) -> Tensor | None:
 def _derivatives(features: Any, labels: Any, point: Point, d_weight: Tensor, d_features: Tensor) -> tuple[float, float]:
     source = open_source(features, labels)
     weight_decay, feature_decay = point.problem.weight_decay, point.feature_decay
-    given = np.where(point.summary.given > 0, point.summary.given, 1.0)
     device = source.device
-    sample_weight = torch.from_numpy(point.shares / given).to(device)
-    spread = torch.from_numpy(point.counts / given).to(device)
+    present = torch.zeros(point.problem.num_classes, dtype=torch.float64, device=device)
+    for _, y in source.read(source.rows(len(present))):
+        present += torch.bincount(y, minlength=len(present))
+    given = present.cpu().numpy()[point.labels]
+    sample_weight, spread = (torch.zeros_like(present) for _ in range(2))
+    sample_weight[point.labels] = torch.from_numpy(point.shares / given).to(device)
+    spread[point.labels] = torch.from_numpy(point.counts / given).to(device)
     w, dw, dh = (part.detach().to(device, torch.float64) for part in (point.head.weight, d_weight, d_features))
     b = None if point.head.bias is None else point.head.bias.detach().to(device, torch.float64)
+    offset = torch.from_numpy(point.offset).to(device)
     first = weight_decay * float((w * dw).sum())
-    energy = float(torch.from_numpy(point.counts) @ d_features.square().sum(dim=1))
+    energy = float(torch.from_numpy(point.counts) @ d_features[point.labels].square().sum(dim=1))
     second = weight_decay * float(dw.square().sum()) + feature_decay * energy
     for x, y in source.read(source.rows(len(w))):
-        logits = x @ w.T if b is None else torch.addmm(-b, x, w.T)
+        logits = (x @ w.T if b is None else torch.addmm(-b, x, w.T)) + offset
         step = dh[y]
         turn, bend = x @ dw.T + step @ w.T, step @ dw.T
         with torch.enable_grad():

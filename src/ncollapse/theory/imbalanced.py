@@ -11,6 +11,7 @@ collapsed. For cross-entropy this is imbalanced-relu Theorem 1: 1/(e^M_k + K-1) 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ from ncollapse.theory.problem import Problem
 def predict_imbalanced(problem: Problem) -> Optimum:
     """The optimum of an imbalanced problem; a ValueError where no closed form is known."""
     k = problem.num_classes
+    for name, words in (("targets", "with soft targets"), ("logit_offset", "with a logit offset")):
+        if getattr(problem, name) is not None:
+            raise refuse(problem, words)
     form = problem.loss.contrastive_form(k)
     if form is None:
         raise refuse(problem, "with unequal class counts")
@@ -39,7 +43,7 @@ def predict_imbalanced(problem: Problem) -> Optimum:
     # |z_k| = sqrt((K-1)/K) M_k, and orthogonal features make the cost of W and H a sum over classes
     cost = math.sqrt((k - 1) / k) * float(np.sqrt(counts / problem.per_class) @ margins)
     collapsed = int((margins == 0).sum())
-    values = {
+    values: dict[str, Any] = {
         "phase": "collapsed" if collapsed == k else "orthogonal-frame",
         "positive_score": (k - 1) / k * mean,
         "negative_score": -mean / k,
@@ -92,7 +96,7 @@ def _find_collapse_constant(problem: Problem, form: ContrastiveForm) -> float:
     return problem.weight_decay * feature_decay / (k * (k - 1) * form.collapse_mu**2)
 
 
-def _find_collapse_ratio(problem: Problem, form: ContrastiveForm) -> float:
+def _find_collapse_ratio(problem: Problem, form: ContrastiveForm) -> float | None:
     """Largest over smallest count at which the smallest classes, thinned out together, collapse (at least 1).
 
     n = C (rest + m n)^2 for the m smallest classes, solved for its smaller root: imbalanced-relu Eq. 17, made explicit.
@@ -100,6 +104,8 @@ def _find_collapse_ratio(problem: Problem, form: ContrastiveForm) -> float:
     counts = [count for count in problem.class_counts or problem.counts if count > 0]
     m = counts.count(min(counts))
     rest = sum(counts) - m * min(counts)
+    if rest == 0:  # all classes with samples are equal: there is no majority
+        return None
     # a batch fixes the decay per data set, so C falls as 1/N: n = (C N0) (rest + m n)
     constant = _find_collapse_constant(problem, form)
     if problem.batch_size is not None:

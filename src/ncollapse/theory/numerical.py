@@ -14,22 +14,24 @@ from ncollapse.theory.solver import solve
 SYMMETRY = 1e-4  # logits this close to a (I - J/K) + c J/K, relative to their size, are of that form
 
 
-def minimise_numerically(problem: Problem, *, restarts: int = 6, seed: int = 0) -> Optimum:
-    """Minimise, and name what was found."""
+def minimise_numerically(problem: Problem, *, restarts: int | None = None, seed: int = 0) -> Optimum:
+    """Minimise, and describe what was found."""
     solution = solve(problem, restarts=restarts, seed=seed)
-    k = problem.num_classes
+    k, groups = problem.num_classes, problem.groups
     scores = solution.features @ solution.weight.T
-    shares = torch.tensor(problem.counts, dtype=torch.float64) / sum(problem.counts)
-    own = scores.diagonal()
-    others = (scores.sum(dim=1) - own) / (k - 1)
-    positive, negative = float(shares @ own), float(shares @ others)
+    counts = torch.from_numpy(groups.counts / groups.counts.sum())
+    targets = torch.from_numpy(groups.targets)
+    # of a soft target, the mean score weighted by the target, and by what is left of it
+    own = (targets * scores).sum(dim=1) / targets.sum(dim=1)
+    others = ((1 - targets) * scores).sum(dim=1) / (1 - targets).sum(dim=1)
+    positive, negative = float(counts @ own), float(counts @ others)
     bias = 0.0 if solution.bias is None else float(solution.bias.mean())
     gap, mean = positive - negative, positive + (k - 1) * negative
     phase = _name_phase(problem, scores, solution.bias, gap, mean)
     symmetric = phase != "asymmetric"
     certificate = solution.certificate
-    spread = max(solution.objectives) - min(solution.objectives)
-    notes = [f"found numerically; the objectives of {len(solution.objectives)} starts spread over {spread:.2g}"]
+    starts = len(solution.objectives)
+    notes = [f"found numerically; {solution.reached} of {starts} starts reached the best value"]
     if certificate is not None:
         bound = "" if problem.dim is None or problem.dim >= k else " (a bound for d >= K, so it may not be reached)"
         notes.append(f"certified: the global minimum is at most {certificate.gap:.2g} below{bound}")
@@ -41,21 +43,28 @@ def minimise_numerically(problem: Problem, *, restarts: int = 6, seed: int = 0) 
         negative_score=negative,
         bias=bias,
         weight_energy=float(solution.weight.square().sum()),
-        feature_energy=float(shares @ solution.features.square().sum(dim=1)),
+        feature_energy=float(counts @ solution.features.square().sum(dim=1)),
         objective=solution.objective,
         gap=gap if symmetric else math.nan,
         mean_component=mean if symmetric else math.nan,
-        rank=int(torch.linalg.matrix_rank(solution.weight, rtol=1e-5)) if phase != "collapsed" else 0,
-        separates=_separates(scores, solution.bias),
+        rank=0 if phase == "collapsed" else _count_dimensions(problem, solution.features, solution.weight),
+        separates=_separates(scores, targets, solution.bias),
         notes=tuple(notes),
         solution=solution,
     )
 
 
-def _separates(scores: Tensor, bias: Tensor | None) -> bool:
+def _count_dimensions(problem: Problem, features: Tensor, weight: Tensor) -> int:
+    """How many dimensions the optimum needs: the rank, or for non-negative features the units in use."""
+    if problem.features == "relu":
+        return int((features.amax(dim=0) > 1e-5 * features.max()).sum())
+    return int(torch.linalg.matrix_rank(weight, rtol=1e-5))
+
+
+def _separates(scores: Tensor, targets: Tensor, bias: Tensor | None) -> bool:
     """Whether every class's threshold lies below its own scores and above those of all other classes' samples."""
     logits = scores if bias is None else scores - bias
-    own = torch.eye(len(scores), dtype=torch.bool)
+    own = targets > 0
     return bool((logits[own] > 0).all() and (logits[~own] < 0).all())
 
 
@@ -63,6 +72,8 @@ def _name_phase(problem: Problem, scores: Tensor, bias: Tensor | None, gap: floa
     k, size = problem.num_classes, float(scores.abs().max())
     if size < SYMMETRY:
         return "collapsed"
+    if len(scores) != k or problem.targets is not None:
+        return "asymmetric"
     shape = gap * torch.eye(k, dtype=torch.float64) + (mean - gap) / k
     uneven = 0.0 if bias is None else float(bias.max() - bias.min())
     if float((scores - shape).abs().max()) > SYMMETRY * size or uneven > SYMMETRY * size:

@@ -31,6 +31,7 @@ class Optimum:
     mean_component: float = math.nan
     rank: int
     separates: bool
+    unique: bool = True
     critical_bias_decay: float = math.nan
     separation_mu: float = math.nan
     collapse_mu: float = math.nan

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ncollapse.heads import Head
 from ncollapse.losses import ConvexForm, Loss
-from ncollapse.theory.class_summary import Summary, summarise
+from ncollapse.theory.class_summary import summarise
 from ncollapse.theory.problem import Problem
 
 Array = NDArray[np.float64]
@@ -21,24 +23,35 @@ _SIZES = ("per_class", "batch_size", "class_counts")
 
 @dataclass(frozen=True)
 class Point:
-    """A point (W, H, b) of a problem, summarised by class.
+    """A point (W, H, b) of a problem, averaged over the samples of each of G groups with one target row.
 
-    counts [K]: how many samples of each class the feature decay counts. shares [K]: the weights of the classes in the
-    mean loss. feature_decay: per sample of `counts`.
+    form: the loss of these groups. gradients [G, K]: the mean gradients in the logits. counts [G]: how many samples of
+    each group the feature decay counts. shares [G]: the weights of the groups in the mean loss. feature_decay: per
+    sample of `counts`. losses, energies [G]: the means of the loss and of |h|^2. labels [G]: the class of each group.
     """
 
     problem: Problem
     head: Head
     form: ConvexForm
-    summary: Summary
+    gradients: Array
+    losses: Array
+    energies: Array
     counts: Array
     shares: Array
+    labels: NDArray[np.int64]
     feature_decay: float
+    num_samples: int
+    soft: bool = False
 
     @property
     def bias(self) -> Array | None:
         """The thresholds, None without."""
         return None if self.head.bias is None else self.head.bias.detach().double().cpu().numpy()
+
+    @property
+    def offset(self) -> Array:
+        """What is added to the logits inside the loss, [K]."""
+        return np.array(self.problem.logit_offset or (0.0,) * self.problem.num_classes)
 
     @property
     def tau(self) -> float:
@@ -66,8 +79,11 @@ def read_point(
         if bool(head.bias.any()):
             raise ValueError("bias: expected None or zeros as the problem has bias=False, got other values")
         head = Head(head.weight)
-    form = convex_form(problem.loss, problem.num_classes)
-    summary = summarise(features, labels, head, form)
+    if is_soft(labels):
+        return _read_soft_point(features, labels, head, problem, sized)
+    if problem.targets is not None:
+        raise ValueError("labels: expected soft targets [N, K] for a problem with targets, got class labels")
+    summary = summarise(features, labels, head, convex_form(problem.loss, problem.num_classes), problem.logit_offset)
     if problem.features == "relu" and summary.lowest < -1e-9 * summary.highest:
         raise ValueError(
             f"features has a value of {summary.lowest:.3g}, but the problem's features='relu' is for non-negative "
@@ -81,12 +97,102 @@ def read_point(
     if measured and sized and problem.batch_size is not None:  # a decay of batches, spread over all samples
         feature_decay *= problem.batch_size / float(counts.sum())
     weighted = counts * problem.class_weights
-    return Point(problem, head, form, summary, counts, weighted / weighted.sum(), feature_decay)
+    kept = np.flatnonzero(weighted)
+    return Point(
+        problem=problem,
+        head=head,
+        form=convex_form(problem.loss, problem.num_classes, kept),
+        gradients=summary.gradients[kept],
+        losses=summary.losses[kept],
+        energies=summary.energies[kept],
+        counts=counts[kept],
+        shares=(weighted / weighted.sum())[kept],
+        labels=kept,
+        feature_decay=feature_decay,
+        num_samples=int(summary.given.sum()),
+    )
 
 
-def convex_form(loss: Loss, num_classes: int) -> ConvexForm:
-    """The convex form of a loss for plain classes; a ValueError where it has none (focal is not convex)."""
-    form = loss.convex_form(np.eye(num_classes))
+def is_soft(labels: Any) -> bool:
+    """Whether labels are target rows [N, K] rather than class indices."""
+    return isinstance(labels, Tensor | np.ndarray) and labels.ndim == 2
+
+
+def _read_soft_point(features: Any, labels: Any, head: Head, problem: Problem, sized: bool) -> Point:
+    """The point of samples with soft targets [N, K]; samples with the same target row are averaged."""
+    x = torch.as_tensor(features).detach().cpu().double()
+    y = torch.as_tensor(labels).detach().cpu().double().numpy()
+    if x.ndim != 2 or y.shape != (len(x), head.num_classes):
+        raise ValueError(f"labels: expected soft targets [{len(x)}, {head.num_classes}], got {list(y.shape)}")
+    if not (bool(x.isfinite().all()) and np.isfinite(y).all()):
+        raise ValueError("features and labels: expected finite values")
+    if problem.class_counts is not None:
+        raise ValueError("problem: expected batch_size or target_counts with soft targets, got class_counts")
+    if problem.features == "relu" and float(x.min()) < -1e-9 * float(x.max()):
+        raise ValueError(f"features has a value of {float(x.min()):.3g}, but the problem's features='relu'; use 'free'")
+    targets, group = np.unique(y, axis=0, return_inverse=True)
+    form = problem.loss.convex_form(targets)
+    if form is None:
+        raise ValueError(f"loss: expected one with a known convex conjugate, got {problem.loss.name!r}")
+    offset = torch.tensor(problem.logit_offset or (0.0,) * problem.num_classes, dtype=torch.float64)
+    logits = x @ head.weight.detach().cpu().double().T + offset
+    if head.bias is not None:
+        logits = logits - head.bias.detach().cpu().double()
+    members = torch.from_numpy(group.ravel())
+    losses, gradients = form.evaluate(logits, members)
+    sizes = np.bincount(members.numpy(), minlength=len(targets)).astype(np.float64)
+
+    def average(values: Array) -> Array:
+        sums = np.zeros((len(targets), *values.shape[1:]))
+        np.add.at(sums, members.numpy(), values)
+        return np.asarray(sums / sizes.reshape(-1, *[1] * (values.ndim - 1)))
+
+    weighted = sizes * (targets @ problem.class_weights)
+    scale = problem.per_class * problem.num_classes / len(x) if sized else 1.0
+    return Point(
+        problem=problem,
+        head=head,
+        form=form,
+        gradients=average(gradients.numpy()),
+        losses=average(losses.numpy()),
+        energies=average(x.square().sum(dim=1).numpy()),
+        counts=sizes,
+        shares=weighted / weighted.sum(),
+        labels=np.arange(len(targets)),
+        feature_decay=problem.feature_decay * scale,
+        num_samples=len(x),
+        soft=True,
+    )
+
+
+def point_of_groups(problem: Problem, features: Tensor, weight: Tensor, bias: Tensor | None) -> Point | None:
+    """The point with one feature [G, d] for each of the problem's groups; None for a loss without a convex form."""
+    groups = problem.groups
+    form = problem.loss.convex_form(groups.targets)
+    if form is None:
+        return None
+    offset = torch.tensor(problem.logit_offset or (0.0,) * problem.num_classes, dtype=torch.float64)
+    logits = features @ weight.T + offset
+    losses, gradients = form.evaluate(logits if bias is None else logits - bias, torch.arange(len(features)))
+    return Point(
+        problem=problem,
+        head=Head(weight, bias),
+        form=form,
+        gradients=gradients.numpy(),
+        losses=losses.numpy(),
+        energies=features.square().sum(dim=1).numpy(),
+        counts=groups.counts,
+        shares=groups.shares,
+        labels=np.arange(len(features)) if groups.labels is None else groups.labels,
+        feature_decay=problem.feature_decay,
+        num_samples=len(features),
+        soft=groups.labels is None,
+    )
+
+
+def convex_form(loss: Loss, num_classes: int, labels: NDArray[np.int64] | None = None) -> ConvexForm:
+    """The convex form of a loss for samples of these classes (default: all); a ValueError where it has none."""
+    form = loss.convex_form(np.eye(num_classes) if labels is None else np.eye(num_classes)[labels])
     if form is None:
         raise ValueError(
             f"loss: expected one with a known convex conjugate, got {loss.name!r}, for which no lower bound is known"

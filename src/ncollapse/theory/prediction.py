@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, Unpack
 
 from ncollapse.console import clean
 from ncollapse.heads import register_bias_rule
 from ncollapse.losses import Loss
 from ncollapse.metrics import Measurement, measure
+from ncollapse.theory.arguments import ProblemArguments
 from ncollapse.theory.balanced import predict_balanced
 from ncollapse.theory.configuration import Configuration, configure, factor
 from ncollapse.theory.imbalanced import predict_imbalanced
@@ -44,6 +46,9 @@ class Prediction(Optimum):
         rank: how many dimensions the optimum needs; the prediction holds in every dimension that is no smaller.
         separates: whether the bias lies between the negative and the positive scores, in every class (bce-vs-ce
             Lemma C.9, corrected).
+        unique: False where other scores are optimal too (two classes, ReLU features and a bias without decay: the
+            features of one class may shrink to 0 while the two biases move apart). A common shift of the biases under a
+            loss of logit differences, and rotations of W and H, do not count.
         critical_bias_decay: the bias decay above which the phase is saturated (inf: never).
         separation_mu, collapse_mu: the mu = sqrt(n weight_decay feature_decay) from which on classes are no longer
             separated, and from which on W = H = 0.
@@ -84,8 +89,8 @@ class Prediction(Optimum):
     def configuration(self, dim: int | None = None) -> Configuration:
         """An optimal (features, labels, weight, bias) in `dim` dimensions (default: the problem's, or K).
 
-        One feature a class, repeated in proportion to the class counts; non-negative for `features="relu"`. Without a
-        bias `bias` is 0, which is what `measure` reports; `certify` then wants `bias=None`.
+        One feature a class, repeated in proportion to the class counts; non-negative for `features="relu"`. `bias` is 0
+        for a problem without one.
         """
         return configure(self, dim)
 
@@ -121,8 +126,10 @@ class Prediction(Optimum):
 
     @cached_property
     def measurement(self) -> Measurement:
-        """The predicted configuration, measured."""
-        return measure(*self.configuration(), problem=self.problem)
+        """The predicted configuration, measured. Fields that a collapsed optimum leaves undefined are NaN."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return measure(*self.configuration(), problem=self.problem)
 
     @cached_property
     def _norms(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -140,7 +147,11 @@ class Prediction(Optimum):
 
 
 def predict(
-    problem: Problem | str | Loss = "ce", num_classes: int | None = None, *, method: str = "closed", **arguments: Any
+    problem: Problem | str | Loss = "ce",
+    num_classes: int | None = None,
+    *,
+    method: Literal["closed", "numerical"] = "closed",
+    **arguments: Unpack[ProblemArguments],
 ) -> Prediction:
     """Predict what the last layer converges to: the global minimum of the unconstrained feature model.
 
@@ -156,12 +167,11 @@ def predict(
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    if num_classes is not None:
-        arguments["num_classes"] = num_classes
+    given: dict[str, Any] = dict(arguments) | ({} if num_classes is None else {"num_classes": num_classes})
     if not isinstance(problem, Problem):
-        problem = Problem(problem, **arguments)
-    elif arguments:
-        problem = problem.replace(**arguments)
+        problem = Problem(problem, **given)
+    elif given:
+        problem = problem.replace(**given)
     return Prediction.of(_find_optimum(problem, method))
 
 

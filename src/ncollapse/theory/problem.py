@@ -1,4 +1,4 @@
-"""The question that theory answers: a loss, its classes, its decays and the kind of features."""
+"""`Problem`: the objective whose minimum the theory describes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,22 @@ from numpy.typing import NDArray
 from ncollapse.losses import Loss, make_loss
 
 FEATURES = ("free", "relu")
+Array = NDArray[np.float64]
+ADDED_LATER = ("targets", "target_counts", "logit_offset")  # in the dictionary form only when set
 LEAST_DECAY, MOST_DECAY = 1e-200, 1e100  # beyond, ratios and derivatives leave the range of float64
+
+
+class Groups(NamedTuple):
+    """The samples of a problem, grouped by their target row. At an optimum the samples of a group share their feature.
+
+    targets [G, K]: the target rows, one-hot for plain classes. counts [G]: the samples that the feature decay counts.
+    shares [G]: the weights in the mean loss, which sum to 1. labels [G]: the classes of one-hot rows, else None.
+    """
+
+    targets: Array
+    counts: Array
+    shares: Array
+    labels: NDArray[np.int64] | None
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -26,8 +41,13 @@ class Problem:
     (bce-vs-ce Eq. 3, all-losses Eq. 4, imbalanced-relu Eq. 4, mse-landscape Eq. 2), with L the loss of one sample,
     summed over classes. Give the number of samples one way: `per_class` (n for each class, may be fractional),
     `batch_size` (a feature decay that acts on batches of that size is the problem with n = batch/K), or `class_counts`.
-    With `class_counts` and `batch_size` the counts are scaled to the batch. `features="relu"` asks for H >= 0,
-    `dim=None` means d >= K, `bias=False` fixes b = 0 (and `bias_decay` is then without effect).
+    With `class_counts` and `batch_size` the counts are scaled to the batch; a count may be 0, and the logit of such a
+    class remains. `features="relu"` means H >= 0, `dim=None` means d >= K, `bias=False` fixes b = 0 (and `bias_decay`
+    then has no effect).
+
+    Soft targets: `targets` [G, K] lists the target rows and `target_counts` [G] the number of samples with each,
+    instead of `class_counts`. `logit_offset` [K] is added to the logits inside the loss (logit adjustment). Class
+    weights are those of the loss object: `Problem(CELoss(weight=[...]), ...)`.
 
     >>> problem = Problem("bce", 10, batch_size=128, weight_decay=5e-4, feature_decay=5e-4, bias_decay=5e-4)
     >>> problem.per_class, round(problem.mu, 6)
@@ -45,6 +65,9 @@ class Problem:
     bias_decay: float
     bias: bool
     features: str
+    targets: tuple[tuple[float, ...], ...] | None
+    target_counts: tuple[float, ...] | None
+    logit_offset: tuple[float, ...] | None
 
     def __init__(
         self,
@@ -60,11 +83,23 @@ class Problem:
         dim: int | None = None,
         bias: bool = True,
         features: str = "free",
+        targets: Any = None,
+        target_counts: Sequence[float] | None = None,
+        logit_offset: Sequence[float] | None = None,
         **loss_params: Any,
     ) -> None:
-        counts = None if class_counts is None else _check_counts(class_counts)
+        counts = None if class_counts is None else _check_counts("class_counts", class_counts)
+        rows, row_counts = _check_targets(targets, target_counts)
+        if rows is not None and num_classes is None:
+            num_classes = len(rows[0])
         classes = _check_classes(num_classes, counts)
-        _check_sizes(per_class, batch_size, counts)
+        if rows is not None and (counts is not None or per_class is not None or len(rows[0]) != classes):
+            raise ValueError("targets: expected one column a class and target_counts instead of other counts")
+        _check_sizes(per_class, batch_size, counts if rows is None else row_counts)
+        if logit_offset is not None:
+            logit_offset = tuple(float(value) for value in logit_offset)
+            if len(logit_offset) != classes or not all(map(math.isfinite, logit_offset)):
+                raise ValueError(f"logit_offset: expected {classes} finite numbers, got {logit_offset}")
         if dim is not None:
             dim = check_dim(dim, 1, " (or None for d >= K)")
         if features not in FEATURES:
@@ -92,7 +127,7 @@ class Problem:
         if batch_size is not None:
             size = float(batch_size) / classes
         else:
-            size = float(per_class) if per_class is not None else sum(counts or ()) / classes
+            size = float(per_class) if per_class is not None else sum(counts or row_counts or ()) / classes
         values = {
             "loss": made,
             "num_classes": classes,
@@ -103,6 +138,9 @@ class Problem:
             **{name: float(value) for name, value in decays.items()},
             "bias": bool(bias),
             "features": features,
+            "targets": rows,
+            "target_counts": row_counts,
+            "logit_offset": logit_offset,
         }
         for field, item in values.items():
             object.__setattr__(self, field, item)
@@ -145,10 +183,23 @@ class Problem:
         return tuple((weighted / weighted.sum()).tolist())
 
     @cached_property
+    def groups(self) -> Groups:
+        """The samples grouped by target row; classes without samples have none."""
+        if self.targets is not None and self.target_counts is not None:
+            targets, counts = np.array(self.targets), np.array(self.target_counts)
+            counts = counts * (self.per_class * self.num_classes / counts.sum())
+            weighted = counts * (targets @ self.class_weights)
+            return Groups(targets, counts, weighted / weighted.sum(), None)
+        labels = np.flatnonzero(self.counts)
+        counts = np.array(self.counts)[labels]
+        return Groups(np.eye(self.num_classes)[labels], counts, np.array(self.shares)[labels], labels)
+
+    @cached_property
     def balanced(self) -> bool:
         """Whether every class has the same number of samples and the same weight in the loss."""
+        plain = self.targets is None and self.logit_offset is None
         equal = self.class_counts is None or len(set(self.class_counts)) == 1
-        return equal and len(set(self.class_weights.tolist())) == 1
+        return plain and equal and (self.loss.weight is None or len(set(self.class_weights.tolist())) == 1)
 
     @property
     def loss_params(self) -> dict[str, float]:
@@ -157,12 +208,14 @@ class Problem:
 
     def replace(self, **changes: Any) -> Problem:
         """The same problem with some arguments changed."""
-        sizes: dict[str, Any] = {"batch_size": self.batch_size, "class_counts": self.class_counts}
-        if self.batch_size is None and self.class_counts is None:
+        counted = ("batch_size", "class_counts", "targets", "target_counts")
+        sizes: dict[str, Any] = {name: getattr(self, name) for name in counted}
+        if self.batch_size is None and self.class_counts is None and self.targets is None:
             sizes = {"per_class": self.per_class}
-        if changes.keys() & {"per_class", "batch_size", "class_counts"}:
+        if changes.keys() & {"per_class", *counted}:
             sizes = {}
-        rest = ("weight_decay", "feature_decay", "bias_decay", "dim", "bias", "features", "num_classes", "loss")
+        decays = ("weight_decay", "feature_decay", "bias_decay")
+        rest = (*decays, "dim", "bias", "features", "num_classes", "loss", "logit_offset")
         return Problem(**{**{name: getattr(self, name) for name in rest}, **sizes, **changes})
 
     def to_dict(self) -> dict[str, Any]:
@@ -181,6 +234,7 @@ class Problem:
             "bias_decay": self.bias_decay,
             "bias": self.bias,
             "features": self.features,
+            **{name: value for name in ADDED_LATER if (value := getattr(self, name)) is not None},
         }
 
     def __eq__(self, other: object) -> bool:
@@ -222,17 +276,36 @@ def check_number(name: str, value: float) -> float:
         raise TypeError(f"{name} must be a number, not {value!r}") from None
 
 
-def _check_counts(class_counts: Sequence[float]) -> tuple[float, ...]:
+def _check_counts(name: str, values: Sequence[float]) -> tuple[float, ...]:
     try:
-        counts = tuple(float(count) for count in class_counts)
+        counts = tuple(float(count) for count in values)
     except (TypeError, ValueError):
-        raise TypeError(f"class_counts must be numbers, one for each class, not {class_counts!r}") from None
+        raise TypeError(f"{name} must be numbers, one for each class, not {values!r}") from None
     for index, count in enumerate(counts):
         if not math.isfinite(count) or count < 0:
-            raise ValueError(f"class_counts must not be negative: class {index} has {count:g}")
+            raise ValueError(f"{name} must not be negative: class {index} has {count:g}")
     if not any(counts):
-        raise ValueError("class_counts must not all be 0")
+        raise ValueError(f"{name} must not all be 0")
     return counts
+
+
+def _check_targets(
+    targets: Any, counts: Sequence[float] | None
+) -> tuple[tuple[tuple[float, ...], ...] | None, tuple[float, ...] | None]:
+    """Target rows and their counts, equal rows put together; (None, None) without."""
+    if (targets is None) != (counts is None):
+        raise ValueError("targets and target_counts belong together: give both or none")
+    if targets is None or counts is None:
+        return None, None
+    rows, sizes = np.asarray(targets, dtype=np.float64), np.asarray(_check_counts("target_counts", counts))
+    if rows.ndim != 2 or len(rows) != len(sizes) or rows.shape[1] < 2:
+        raise ValueError(f"targets: expected shape [G, K] with G = {len(sizes)} target_counts, got {list(rows.shape)}")
+    if not (np.isfinite(rows).all() and (rows >= 0).all()):
+        raise ValueError("targets: expected finite numbers that are not negative")
+    kept, inverse = np.unique(rows, axis=0, return_inverse=True)
+    merged = np.bincount(inverse.ravel(), weights=sizes)
+    present = merged > 0
+    return tuple(map(tuple, kept[present].tolist())), tuple(merged[present].tolist())
 
 
 def _check_classes(num_classes: int | None, counts: tuple[float, ...] | None) -> int:

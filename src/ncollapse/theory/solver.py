@@ -1,55 +1,85 @@
-"""The numerical minimiser, for every problem, closed form or not."""
+"""`solve`: numerical minimisation, for problems with and without a closed form."""
 
 from __future__ import annotations
 
 import copy
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, minimize
 from torch import Tensor
 
-from ncollapse.theory.certificate import Certificate, certify
+from ncollapse.losses.forms import differentiate, unreduced
+from ncollapse.theory.certificate import Certificate, certify_point
+from ncollapse.theory.escape import steepest_atom
+from ncollapse.theory.objective import ScaledObjective
+from ncollapse.theory.point import Point, point_of_groups
 from ncollapse.theory.problem import Problem
 
 Array = NDArray[np.float64]
+Progress = Callable[[int, float], None]
+CLOSED = 1e-9  # a certified gap, relative to an objective in [0.1, 1], at which no more atoms are added
+TIGHT = 3e-8  # a certified gap, relative to an objective in [0.1, 1], at which no further start is tried
+LEAST, MOST, AGREE = 16, 128, 4  # starts where the search is not global, and how many must reach the best value
+ROUNDS = 30  # atoms added at most
+FAR = 45.0  # a logit this far below the others costs e^-45
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The best point found: features [K, d] (one a class), weight [K, d] and bias [K] (a threshold; None without one).
+    """The best point found.
 
-    `objectives` are those of all restarts, `slope` is the largest entry of the (projected, scaled) gradient.
+    features [G, d]: one feature for each group of equal targets (each class that has samples). labels [G]: their
+    classes, None for soft targets. weight [K, d]; bias [K], a threshold, None without one.
+    objectives: the value reached from each start. reached: how many of them reached the best value.
+    slope: the largest entry of the (projected, scaled) gradient.
     """
 
     problem: Problem
     features: Tensor
-    labels: Tensor
+    labels: Tensor | None
     weight: Tensor
     bias: Tensor | None
     objective: float
     objectives: tuple[float, ...]
     slope: float
 
+    @property
+    def reached(self) -> int:
+        """How many starts reached the best value, to 1e-7 of it."""
+        return sum(value <= self.objective + 1e-7 * (1e-3 + abs(self.objective)) for value in self.objectives)
+
     @cached_property
     def certificate(self) -> Certificate | None:
-        """How far from the global minimum this is at most; None for losses that are not convex in the logits."""
-        if not self.problem.loss.convex:
-            return None
-        counted = self.problem.replace(class_counts=self.problem.counts)
-        return certify(self.features, self.labels, self.weight, self.bias, counted)
+        """A bound on the distance from the global minimum; None for losses that are not convex in the logits."""
+        point = point_of_groups(self.problem, self.features, self.weight, self.bias)
+        return None if point is None else certify_point(point)
 
 
-def solve(problem: Problem, *, restarts: int = 6, seed: int = 0, max_iterations: int = 20_000) -> Solution:
-    """Minimise over W, H and b with L-BFGS (bounded for H >= 0) in float64, keeping the best of several starts.
+def solve(
+    problem: Problem,
+    *,
+    restarts: int | None = None,
+    seed: int = 0,
+    max_iterations: int = 20_000,
+    time_limit: float | None = 10.0,
+    progress: Progress | None = None,
+) -> Solution:
+    """Minimise over W, H and b in float64 with L-BFGS (bounded for H >= 0).
 
-    All samples of a class share their feature: for given W and b each minimises the same function. `dim=None` takes
-    d = K, which loses nothing. The first start is a noisy orthogonal frame, the others are random at several scales.
+    All samples with the same target share their feature: for given W and b each minimises the same function.
+
+    For a convex loss and dim=None (or at least K), the search is global: it descends in more dimensions than needed,
+    asks the dual bound for the direction in which the objective can still fall, adds it as a new dimension and repeats
+    until the certified gap closes; then it removes the dimensions not needed. Otherwise it keeps the best of many
+    random starts: at least 16, and up to 128 until four have reached the best value and few local minima seem to be
+    left unseen. After `time_limit` seconds of processor time (None: no limit) no new start begins. `restarts` fixes
+    their number instead. `progress(starts, best)` is called after each start.
 
     >>> solution = solve(Problem("ce", 3, per_class=1, weight_decay=0.05, feature_decay=0.05))
     >>> round(solution.objective, 8), solution.certificate.gap < 1e-8
@@ -57,106 +87,230 @@ def solve(problem: Problem, *, restarts: int = 6, seed: int = 0, max_iterations:
     """
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a Problem, not {problem!r}; Problem(loss, num_classes, ...) makes one")
-    if restarts < 1:
+    if restarts is not None and restarts < 1:
         raise ValueError(f"restarts must be at least 1, not {restarts}")
-    model = _Model(problem)
-    generator = np.random.default_rng(seed)
-    found = [model.descend(model.start(index, generator), max_iterations) for index in range(restarts)]
-    objectives = tuple(objective for objective, _, _ in found)
-    objective, point, slope = min(found, key=lambda item: item[0])
-    features, weight, bias = model.read(point)
-    return Solution(
-        problem=problem,
-        features=torch.from_numpy(features),
-        labels=torch.arange(problem.num_classes),
-        weight=torch.from_numpy(weight),
-        bias=None if bias is None else torch.from_numpy(bias),
-        objective=objective,
-        objectives=objectives,
-        slope=slope,
+    reduced = _drop_empty(problem)
+    if reduced is not None:
+        inner = solve(
+            reduced,
+            restarts=restarts,
+            seed=seed,
+            max_iterations=max_iterations,
+            time_limit=time_limit,
+            progress=progress,
+        )
+        return _restore_empty(problem, inner)
+    search = _Search(problem, seed, max_iterations, progress)
+    search.deadline = math.inf if time_limit is None or restarts else time.process_time() + time_limit
+    if problem.dim is None or problem.dim >= problem.num_classes:
+        search.descend_globally(restarts)
+        if problem.features == "relu":
+            search.simplify()
+    if problem.dim is not None:
+        search.try_starts(restarts)
+    return search.result()
+
+
+class _Search:
+    """The best point so far, and what each start reached."""
+
+    def __init__(self, problem: Problem, seed: int, iterations: int, progress: Progress | None) -> None:
+        self.problem, self.iterations, self.progress = problem, iterations, progress
+        self.generator = np.random.default_rng(seed)
+        self.values: list[float] = []
+        self.best: tuple[float, ScaledObjective, Array] | None = None
+        self.deadline = self.gap = math.inf
+
+    def descend_globally(self, restarts: int | None) -> None:
+        """Descend in spare dimensions, add atoms until the bound closes, compress; several starts if it does not."""
+        k, g = self.problem.num_classes, len(self.problem.groups.counts)
+        wide = max(2 * max(k, g), k + 2) if self.problem.features == "relu" else max(k, min(k, g))
+        for index in range(restarts or 6):
+            model = ScaledObjective(self.problem, wide)
+            value, x = model.descend(model.start(index, self.generator), self.iterations)
+            model, x, value, gap = self._add_atoms(model, x, value)
+            self._offer(model, x, value, gap)
+            tight = gap <= TIGHT * _scale(value)
+            if restarts is None and (tight or (math.isfinite(gap) and index >= 2)):
+                return
+
+    def _add_atoms(self, model: ScaledObjective, x: Array, value: float) -> tuple[ScaledObjective, Array, float, float]:
+        gap = math.inf
+        for _ in range(ROUNDS):
+            small, y = model.compress(x)
+            polished, y = small.descend(y, self.iterations)
+            if polished <= value + 1e-13 * abs(value):
+                model, x, value = small, y, min(polished, value)
+            point = _point_at(model, x)
+            if point is None:
+                break
+            gap = certify_point(point).gap
+            if gap <= CLOSED * _scale(value):
+                break
+            u, v, norm = steepest_atom(point)
+            if norm <= point.tau * (1 + 1e-9):
+                break
+            # in scaled variables: V_g = v_g sqrt(n_g / n) up to a common factor, U = -u; the best length by trial
+            scaled_v = v * np.sqrt(self.problem.groups.counts)
+            scaled_v /= np.linalg.norm(scaled_v)
+            lengths = 2.0 ** np.arange(-12, 4)
+            trials = [model.add_atom(x, -length * u, length * scaled_v) for length in lengths]
+            wider, start = min(trials, key=lambda trial: trial[0].evaluate(trial[1])[0])
+            new, start = wider.descend(start, self.iterations)
+            if not new < value - 1e-15 * abs(value):
+                break
+            model, x, value = wider, start, new
+        return model, x, value, gap
+
+    def try_starts(self, restarts: int | None) -> None:
+        """The best of several starts in the problem's own dimension."""
+        assert self.problem.dim is not None
+        model = ScaledObjective(self.problem, self.problem.dim)
+        if self.best is not None:
+            value, found, x = self.best
+            if found.dim <= model.dim:  # the optimum of d >= K fits
+                self.best = (value, model, found.pad(x, model.dim))
+                if self._is_closed():
+                    return
+            else:
+                self.best, self.values = None, []
+        least, most = (restarts, restarts) if restarts else (LEAST, MOST)
+        for index in range(most):
+            perturb = index % 8 == 7 and self.best is not None
+            start = self._perturb(model) if perturb else model.start(index, self.generator)
+            value, x = model.descend(start, 300, 1e-7)
+            near = self.best is None or value < self.best[0] * (1 + 1e-2) + 1e-6
+            if near:
+                value, x = model.descend(x, self.iterations)
+            self._offer(model, x, value)
+            if restarts is None and (
+                time.process_time() > self.deadline or (index + 1 >= least and self._is_settled())
+            ):
+                break
+
+    def _perturb(self, model: ScaledObjective) -> Array:
+        assert self.best is not None
+        x = self.best[2]
+        noise = self.generator.standard_normal(x.shape) * np.abs(x).mean() * self.generator.choice([0.3, 1.0])
+        first, second, _ = model.sizes
+        moved = x + noise
+        if model.relu:
+            moved[first : first + second] = np.abs(moved[first : first + second])
+        return np.asarray(moved)
+
+    def _offer(self, model: ScaledObjective, x: Array, value: float, gap: float = math.inf) -> None:
+        """Keep the point if it is lower, or as low with a smaller certified gap."""
+        self.values.append(value)
+        margin = 0.0 if self.best is None else 1e-12 * abs(self.best[0])
+        if self.best is None or value < self.best[0] - margin or (value <= self.best[0] + margin and gap < self.gap):
+            self.best, self.gap = (value, model, x), gap
+        if self.progress is not None:
+            self.progress(len(self.values), self.best[0])
+
+    def _is_closed(self) -> bool:
+        """Whether the bound of d >= K proves the best point optimal, to what descent can resolve."""
+        assert self.best is not None
+        point = _point_at(self.best[1], self.best[2])
+        return point is not None and certify_point(point).gap <= 1e-7
+
+    def _is_settled(self) -> bool:
+        """Whether the best value was reached several times and the expected number of unseen minima is below one.
+
+        With w distinct minima in n starts that expectation is w (w + 1) / (n - w - 2) (Boender and Rinnooy Kan, 1987).
+        """
+        assert self.best is not None
+        tolerance = 1e-8 * (1e-3 + abs(self.best[0]))
+        if sum(value <= self.best[0] + tolerance for value in self.values) < AGREE:
+            return False
+        distinct = 1 + int((np.diff(np.sort(self.values)) > 100 * tolerance).sum())
+        return distinct * (distinct + 1) < len(self.values) - distinct - 2
+
+    def simplify(self) -> None:
+        """Use fewer columns, if the objective then descends to the same value again.
+
+        The polar factors of the scores use G columns and cost their nuclear norm; they serve where they are
+        non-negative. Otherwise columns that are nearly parallel are merged.
+        """
+        assert self.best is not None
+        value, model, x = self.best
+        for smaller, y in (model.polar(x), *(model.compress(x, tolerance) for tolerance in (1e-2, 1e-4, 1e-6))):
+            if smaller.dim < model.dim:
+                new, y = smaller.descend(y, self.iterations)
+                if new <= value + 1e-12 * abs(value):
+                    self.best = (new, smaller, y)
+                    return
+
+    def result(self) -> Solution:
+        assert self.best is not None
+        value, model, x = self.best
+        if self.problem.dim is None and model.dim < self.problem.num_classes:
+            x, model = model.pad(x, self.problem.num_classes), ScaledObjective(self.problem, self.problem.num_classes)
+        features, weight, bias = model.read(x)
+        labels = self.problem.groups.labels
+        return Solution(
+            problem=self.problem,
+            features=torch.from_numpy(features),
+            labels=None if labels is None else torch.from_numpy(labels),
+            weight=torch.from_numpy(weight),
+            bias=None if bias is None else torch.from_numpy(bias),
+            objective=value,
+            objectives=tuple(self.values),
+            slope=model.slope(x),
+        )
+
+
+def _scale(value: float) -> float:
+    return min(1.0, max(0.1, abs(value)))
+
+
+def _point_at(model: ScaledObjective, x: Array) -> Point | None:
+    features, weight, bias = model.read(x)
+    return point_of_groups(
+        model.problem,
+        torch.from_numpy(features),
+        torch.from_numpy(weight),
+        None if bias is None else torch.from_numpy(bias),
     )
 
 
-class _Model:
-    """The objective in scaled factors: W = t U, h_k = V_k sqrt(n/n_k) / t, so that both cost mu/2 |.|^2."""
+def _drop_empty(problem: Problem) -> Problem | None:
+    """The problem without its empty classes, where their logits go to minus infinity at no cost; else None."""
+    if problem.targets is not None or not problem.bias or problem.bias_decay > 0 or min(problem.counts) > 0:
+        return None
+    kept = np.flatnonzero(problem.counts)
+    z = torch.zeros(1, problem.num_classes, dtype=torch.float64)
+    z[0, -1] = -FAR
+    slope = differentiate(unreduced(problem.loss), z, torch.zeros(1, dtype=torch.long))[1][0, -1]
+    if len(kept) < 2 or not slope > 0:  # the loss wants a finite logit: MSE, label smoothing
+        return None
+    loss = copy.deepcopy(problem.loss)
+    if loss.weight is not None:
+        loss.weight = loss.weight[torch.from_numpy(kept)]
+    offset = None if problem.logit_offset is None else np.array(problem.logit_offset)[kept]
+    counts = np.array(problem.counts)[kept]
+    changes = {"num_classes": len(kept), "loss": loss, "logit_offset": offset, "class_counts": counts}
+    return problem.replace(**changes)
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.k, self.d = problem.num_classes, problem.dim or problem.num_classes
-        counts = np.asarray(problem.counts)
-        self.shares = counts / counts.sum()
-        self.reach = np.sqrt(problem.per_class / counts)[:, None]
-        self.loss = copy.deepcopy(problem.loss)
-        self.loss.reduction = "none"
-        self.targets = torch.arange(self.k)
-        self.relu = problem.features == "relu"
 
-    def start(self, index: int, generator: np.random.Generator) -> Array:
-        shape = (self.k, self.d)
-        if index == 0:
-            u, v = np.eye(*shape) - 1 / self.k, np.eye(*shape)
-            noise = 0.05
-        else:
-            u, v = np.zeros(shape), np.zeros(shape)
-            noise = (1.0, 0.2, 3.0)[index % 3]
-        u = u + noise * generator.standard_normal(shape) / math.sqrt(self.d)
-        v = v + noise * generator.standard_normal(shape) / math.sqrt(self.d)
-        bias = np.zeros(self.k if self.problem.bias else 0)
-        return np.concatenate([u.ravel(), (np.abs(v) if self.relu else v).ravel(), bias])
-
-    def split(self, point: Array) -> tuple[Array, Array, Array]:
-        size = self.k * self.d
-        return point[:size].reshape(self.k, -1), point[size : 2 * size].reshape(self.k, -1), point[2 * size :]
-
-    def evaluate(self, point: Array) -> tuple[float, Array]:
-        """The objective and its gradient."""
-        u, v, bias = self.split(point)
-        problem, mu = self.problem, self.problem.mu
-        scores = self.reach * (v @ u.T)
-        logits = torch.from_numpy(scores - bias if problem.bias else scores).requires_grad_()
-        losses = self.loss(logits, self.targets)
-        losses.backward(torch.from_numpy(self.shares))
-        assert logits.grad is not None
-        pull = logits.grad.numpy()
-        value = float(self.shares @ losses.detach().numpy())
-        value += mu / 2 * (float(u.ravel() @ u.ravel()) + float(v.ravel() @ v.ravel()))
-        value += problem.bias_decay / 2 * float(bias @ bias)
-        scaled = self.reach * pull
-        gradient = [(scaled.T @ v + mu * u).ravel(), (scaled @ u + mu * v).ravel()]
-        if problem.bias:
-            gradient.append(problem.bias_decay * bias - pull.sum(axis=0))
-        return value, np.concatenate(gradient)
-
-    def descend(self, point: Array, max_iterations: int) -> tuple[float, Array, float]:
-        size = self.k * self.d
-        bounds = None
-        if self.relu:
-            low = np.full(len(point), -np.inf)
-            low[size : 2 * size] = 0.0
-            bounds = Bounds(low)
-        options: Any = {
-            "maxiter": max_iterations,
-            "maxfun": 2 * max_iterations,
-            "ftol": 0.0,
-            "gtol": 1e-13,
-            "maxcor": 30,
-        }
-        value = math.inf
-        for _ in range(10):  # a failed line search at rounding level ends a run: a fresh memory goes on
-            result = minimize(self.evaluate, point, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-            before, value, point = value, float(result.fun), np.asarray(result.x)
-            if not value < before:
-                break
-        gradient = self.evaluate(point)[1]
-        if self.relu:
-            part = slice(size, 2 * size)
-            gradient[part] = np.where(point[part] > 0, gradient[part], np.minimum(gradient[part], 0.0))
-        return value, point, float(np.abs(gradient).max())
-
-    def read(self, point: Array) -> tuple[Array, Array, Array | None]:
-        """Features, weight and bias in the problem's own scale."""
-        u, v, bias = self.split(point)
-        t = math.sqrt(self.problem.balance)
-        if self.problem.loss.contrastive and self.problem.bias_decay == 0:
-            bias = bias - bias.mean() if len(bias) else bias
-        return v * self.reach / t, u * t, bias if self.problem.bias else None
+def _restore_empty(problem: Problem, inner: Solution) -> Solution:
+    """Put the empty classes back, with weight 0 and a threshold that no feature reaches."""
+    kept = torch.from_numpy(np.flatnonzero(problem.counts))
+    assert inner.bias is not None
+    offset = torch.tensor(inner.problem.logit_offset or [0.0] * len(kept), dtype=torch.float64)
+    logits = inner.features @ inner.weight.T - inner.bias + offset
+    outer = torch.tensor(problem.logit_offset or [0.0] * problem.num_classes, dtype=torch.float64)
+    bias = FAR - min(0.0, float(logits.max(dim=1).values.min())) + math.log(problem.num_classes) + outer.clamp_min(0)
+    weight = torch.zeros(problem.num_classes, inner.weight.shape[1], dtype=torch.float64)
+    bias[kept], weight[kept] = inner.bias, inner.weight
+    spare = 0 if problem.dim is not None else max(0, problem.num_classes - weight.shape[1])
+    weight, features = (torch.nn.functional.pad(part, (0, spare)) for part in (weight, inner.features))
+    return Solution(
+        problem=problem,
+        features=features,
+        labels=kept,
+        weight=weight,
+        bias=bias,
+        objective=inner.objective,
+        objectives=inner.objectives,
+        slope=inner.slope,
+    )

@@ -13,8 +13,9 @@ import torch
 
 from ncollapse import data
 from ncollapse.data.catalogue import list_files
+from ncollapse.data.normalisation import choose_normalisation
 from ncollapse.models import Network, create
-from ncollapse.models.factory import is_factory
+from ncollapse.plugins import is_plugin
 from ncollapse.theory import Problem
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Batches, split_evenly
@@ -28,7 +29,8 @@ _seeding = threading.Lock()
 def load_splits(recipe: Recipe, root: str | Path | None) -> dict[str, Samples]:
     """Read the data, hold out the validation share, take the subset and shuffle labels, in this order and seeded.
 
-    If the user's arrays have no test split, a fifth of each class is held out as one, the same for every run.
+    If the user's arrays or image folders have no test split, a fifth of each class is held out as one, the same for
+    every run.
     """
     spec = recipe.data
     train, splits = load(spec.name, root, "train"), {}
@@ -87,7 +89,7 @@ def make_loaders(recipe: Recipe, splits: dict[str, Samples], world: World) -> Lo
     """Make the loaders, in the precision and memory layout of the network; samples that fit stay on the device."""
     cuda = world.device.type == "cuda"
     form: dict[str, Any] = {
-        "normalise": data.NORMALISATION.get(recipe.data.name),
+        "normalise": choose_normalisation(recipe.data.normalise, recipe.data.name)[:2],
         "image_size": recipe.data.image_size,
         "channels": recipe.data.channels,
         "device": world.device,
@@ -110,7 +112,7 @@ def make_loaders(recipe: Recipe, splits: dict[str, Samples], world: World) -> Lo
 def build_model(recipe: Recipe, loaders: Loaders, world: World) -> tuple[Network, Problem | None]:
     """Make the seeded network on its device, and the theory's problem that its training solves, if there is one."""
     spec = recipe.model
-    if len(loaders.shape) != 3 and not (spec.name.startswith("mlp") or is_factory(spec.name)):
+    if len(loaders.shape) != 3 and not (spec.name.startswith("mlp") or is_plugin(spec.name)):
         raise ValueError(
             f"model.name = {spec.name!r} takes images, but a sample of data.name = {recipe.data.name!r} has the shape "
             f"{list(loaders.shape)}: use an mlp"

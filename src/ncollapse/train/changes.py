@@ -19,6 +19,7 @@ SHORT_NAMES = {
     "weight_decay": "optim.weight_decay",
     "image_size": "data.image_size",
     "channels": "data.channels",
+    "normalise": "data.normalise",
     "precision": "precision",
     "measure_every": "measure_every",
 }

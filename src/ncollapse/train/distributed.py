@@ -92,7 +92,7 @@ class World:
 
 
 def find_device(device: str | torch.device | None = None, local: int = 0) -> torch.device:
-    """Return the device of a name (cpu, cuda or cuda:N); by default GPU number `local`, or the CPU if there is no GPU."""
+    """Return the device of a name (cpu, cuda or cuda:N); by default GPU number `local`, or the CPU without a GPU."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from functools import cache
 
 
-@cache
 def field_help(kind: type) -> dict[str, str]:
     """Return the docstring below each field of a dataclass, by the field's name.
 

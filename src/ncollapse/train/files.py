@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 def read(path: Path) -> dict[str, Any]:
     """The content of a TOML or JSON file."""
-    text = path.read_text(encoding="utf-8")
     try:
+        text = path.read_text(encoding="utf-8")
         content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"recipe file {path}: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"recipe file {path}: must hold one table of keys, holds a {type(content).__name__}")
@@ -29,6 +29,8 @@ def structure(content: dict[str, Any], kind: type[T]) -> T:
     """Make a recipe from nested plain values; every refusal names its key."""
     import cattrs
 
+    if not isinstance(content, dict):
+        raise TypeError(f"recipe: expected a table of keys, got a {type(content).__name__}")
     refuse_unknown(content, kind)
     try:
         made: T = make_converter().structure(content, kind)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ncollapse.data.augment import Augment
+from ncollapse.data.normalisation import choose_normalisation
 from ncollapse.runs.identity import run_id
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class DataSpec:
     """Scale images to this side length in pixels; required for image folders."""
     channels: int | None = None
     """Repeat the one channel of grey images this many times."""
+    normalise: str = "auto"
+    """How pixels are normalised: auto (recipe where the data set has one, else none), none, recipe, imagenet, or
+    MEAN,.../STD,... by channel."""
     seed: int = 0
     """The seed of the subset, the validation split and the random labels."""
 
@@ -61,6 +65,13 @@ class DataSpec:
         check(all(n >= 0 for n in self.per_class_counts or ()), *_at(self, "data.per_class_counts"), ">= 0 everywhere")
         check(self.step_imbalance is None or self.step_imbalance >= 1, *_at(self, "data.step_imbalance"), ">= 1")
         check(self.long_tail is None or self.long_tail >= 1, *_at(self, "data.long_tail"), ">= 1")
+        words = "auto, none, recipe, imagenet or MEAN,.../STD,... for training"
+        check(self.normalise != "model", "data.normalise", self.normalise, words)
+        if self.normalise != "auto":
+            try:
+                choose_normalisation(self.normalise, self.name)
+            except ValueError as error:
+                raise ValueError(f"recipe: data.{error}") from None
 
 
 @dataclass(frozen=True)
@@ -103,7 +114,7 @@ class LossSpec:
     """Which loss to minimise; a parameter that is None takes the loss's own default."""
 
     name: str = "ce"
-    """ce, bce, focal, ls or mse."""
+    """ce, bce, focal, ls, mse, or package.module:Class for a loss of your own."""
     gamma: float | None = None
     """Focal loss: the exponent."""
     alpha: float | None = None
@@ -124,9 +135,11 @@ class LossSpec:
 
     def make(self) -> Loss:
         """The loss itself."""
-        from ncollapse.losses import LOSS_NAMES, make_loss
+        from ncollapse.losses import LOSS_NAMES, is_loss_name, make_loss
 
-        check(self.name in LOSS_NAMES, "loss.name", self.name, f"one of {', '.join(LOSS_NAMES)}")
+        check(
+            is_loss_name(self.name), "loss.name", self.name, f"one of {', '.join(LOSS_NAMES)}, or package.module:Class"
+        )
         params = {key: value for key, value in asdict(self).items() if key != "name" and value is not None}
         try:
             return make_loss(self.name, **params)

@@ -96,7 +96,7 @@ def make_phase(loss: str, params: str, classes: int, features: str, bias: bool) 
             feature_decay=mu,
             bias_decay=decay,
             bias=bias,
-            features=features,
+            features="relu" if features == "relu" else "free",
             **json.loads(params),
         )
         return str(found.phase)

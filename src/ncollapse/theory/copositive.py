@@ -1,0 +1,114 @@
+"""The maximum of v^T M v over unit vectors v >= 0, for a positive semidefinite matrix M.
+
+It decides whether a dual matrix is feasible for non-negative features. The maximiser is the top eigenvector of the
+submatrix of its support: on the interior of a face of the cone every local maximum on the sphere is a top eigenvector.
+So the maximum is the largest top eigenvalue among the principal submatrices whose top eigenvector is non-negative. For
+few rows all supports are tried. For more, v^T M v <= v^T (M + N) v for every N >= 0 gives the upper bound
+min_N lambda_max(M + N), which is exact up to 4 rows and often beyond.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+Array = NDArray[np.float64]
+ENUMERATED = 12  # rows up to which all supports are tried: 4095 eigenvalue problems
+OPTIMISED = 64  # rows up to which the upper bound is optimised
+STARTS = 32  # of each kind for the local search
+SLACK = 1e-9  # entries of an eigenvector that count as non-negative; including more supports only raises the result
+
+
+def maximise_on_cone(matrix: Array) -> tuple[float, Array]:
+    """An upper bound on the maximum, exact up to ENUMERATED rows, and the best vector v >= 0 found."""
+    k = len(matrix)
+    positive = np.maximum(matrix, 0.0)
+    if np.count_nonzero(positive) == np.count_nonzero(positive.diagonal()):  # nothing to gain from a second entry
+        index = int(np.argmax(positive.diagonal()))
+        return float(positive[index, index]), np.eye(1, k, index)[0]
+    top, vector = _top_pair(matrix)
+    if (vector >= 0).all() or (vector <= 0).all():
+        return top, np.abs(vector)
+    if k <= ENUMERATED:
+        return _try_supports(matrix)
+    value, best = _climb(matrix)
+    bound = min(top, float(np.linalg.eigvalsh(positive)[-1]))
+    if bound > value * (1 + 1e-12) and k <= OPTIMISED:
+        bound = min(bound, _tighten(matrix, value))
+    return max(bound, value), best
+
+
+def _top_pair(matrix: Array) -> tuple[float, Array]:
+    values, vectors = np.linalg.eigh(matrix)
+    vector = vectors[:, -1]
+    return float(values[-1]), vector if vector.sum() >= 0 else -vector
+
+
+def _try_supports(matrix: Array) -> tuple[float, Array]:
+    k = len(matrix)
+    index = int(np.argmax(matrix.diagonal()))
+    value, best = float(matrix[index, index]), np.eye(k)[index]
+    for size in range(2, k + 1):
+        supports = np.array(list(combinations(range(k), size)))
+        values, vectors = np.linalg.eigh(matrix[supports[:, :, None], supports[:, None, :]])
+        top = vectors[:, :, -1] * np.where(vectors[:, :, -1].sum(axis=1) >= 0, 1.0, -1.0)[:, None]
+        allowed = (top >= -SLACK).all(axis=1)
+        if not allowed.any():
+            continue
+        found = int(np.argmax(np.where(allowed, values[:, -1], -np.inf)))
+        if values[found, -1] > value:
+            value, best = float(values[found, -1]), np.zeros(k)
+            best[supports[found]] = np.maximum(top[found], 0.0)
+    return value, best / np.linalg.norm(best)
+
+
+def _climb(matrix: Array) -> tuple[float, Array]:
+    """The best local maximum of the projected power iteration from many starts; it never descends."""
+    k = len(matrix)
+    _, vectors = np.linalg.eigh(matrix)
+    few = min(k, STARTS)
+    axes = np.eye(k)[np.argsort(-matrix.diagonal())[:few]]
+    starts = np.concatenate([axes, np.maximum(vectors.T[-few:], 0.0), np.maximum(-vectors.T[-few:], 0.0)])
+    starts = starts[np.linalg.norm(starts, axis=1) > 0]
+    v = starts / np.linalg.norm(starts, axis=1, keepdims=True)
+    for _ in range(300):
+        step = np.maximum(v @ matrix, 0.0)
+        sizes = np.linalg.norm(step, axis=1, keepdims=True)
+        v = np.where(sizes > 0, step / np.where(sizes > 0, sizes, 1.0), v)
+    values = np.einsum("ij,jk,ik->i", v, matrix, v)
+    best = int(np.argmax(values))
+    return float(values[best]), v[best]
+
+
+def _tighten(matrix: Array, goal: float) -> float:
+    """Minimise lambda_max(M + N) over N >= 0, smoothed by a sharpening soft maximum of the eigenvalues."""
+    k = len(matrix)
+    rows, columns = np.triu_indices(k, 1)
+    scale = float(np.abs(matrix).max())
+    target = matrix / scale
+    x = np.maximum(-target[rows, columns], 0.0)
+    best = np.inf
+
+    def fill(x: Array) -> Array:
+        full = target.copy()
+        full[rows, columns] += x
+        full[columns, rows] += x
+        return full
+
+    for sharpness in (1e2, 1e3, 1e4, 1e5, 1e6):
+
+        def smooth(x: Array, sharpness: float = sharpness) -> tuple[float, Array]:
+            values, vectors = np.linalg.eigh(fill(x))
+            weights = np.exp(sharpness * (values - values[-1]))
+            density = (vectors * (weights / weights.sum())) @ vectors.T
+            return float(values[-1] + np.log(weights.sum()) / sharpness), 2.0 * density[rows, columns]
+
+        found = minimize(smooth, x, jac=True, method="L-BFGS-B", bounds=[(0.0, None)] * len(x), options={"maxiter": 60})
+        x = np.asarray(found.x)
+        best = min(best, float(np.linalg.eigvalsh(fill(x))[-1]))
+        if best * scale <= goal * (1 + 1e-10):
+            break
+    return best * scale

@@ -1,0 +1,69 @@
+"""The maximum of a quadratic form over unit vectors v >= 0."""
+
+import numpy as np
+import pytest
+
+from ncollapse.theory import copositive
+from ncollapse.theory.copositive import maximise_on_cone
+
+
+def search(matrix, rng, starts=100):
+    """A lower estimate by the power iteration with clipping, from random starts."""
+    v = np.abs(rng.standard_normal((starts, len(matrix)))) * (rng.random((starts, len(matrix))) < 0.5)
+    v = np.concatenate([v, np.eye(len(matrix))])
+    v = v[v.any(axis=1)]
+    for _ in range(500):
+        step = np.maximum(v @ matrix, 0)
+        size = np.linalg.norm(step, axis=1, keepdims=True)
+        v = np.where(size > 0, step / np.where(size > 0, size, 1), v)
+    return float(np.max(np.einsum("ij,jk,ik->i", v, matrix, v)))
+
+
+def random_matrix(rng, k):
+    factor = rng.standard_normal((k, int(rng.integers(1, k + 1))))
+    return factor @ factor.T
+
+
+@pytest.mark.parametrize("k", [2, 3, 5, 8])
+def test_few_rows_are_exact(k):
+    rng = np.random.default_rng(k)
+    for _ in range(15):
+        matrix = random_matrix(rng, k)
+        value, v = maximise_on_cone(matrix)
+        assert value == pytest.approx(search(matrix, rng), rel=1e-9)
+        assert (v >= 0).all()
+        assert np.linalg.norm(v) == pytest.approx(1)
+        assert v @ matrix @ v == pytest.approx(value, rel=1e-9)
+
+
+def test_many_rows_are_bounded(monkeypatch):
+    rng = np.random.default_rng(0)
+    for k in (4, 9, 16):
+        matrix = random_matrix(rng, k)
+        exact = maximise_on_cone(matrix)[0] if k <= copositive.ENUMERATED else search(matrix, rng)
+        with monkeypatch.context() as patch:
+            patch.setattr(copositive, "ENUMERATED", 1)
+            value, v = maximise_on_cone(matrix)
+        assert value >= exact * (1 - 1e-12)
+        assert value <= np.linalg.eigvalsh(matrix)[-1] * (1 + 1e-12)
+        assert v @ matrix @ v <= value * (1 + 1e-12)
+
+
+def test_four_rows_need_no_enumeration(monkeypatch):
+    """min over N >= 0 of lambda_max(M + N) is the maximum up to 4 rows (copositive = positive semidefinite + N)."""
+    rng = np.random.default_rng(1)
+    monkeypatch.setattr(copositive, "ENUMERATED", 1)
+    for _ in range(10):
+        matrix = random_matrix(rng, 4)
+        assert maximise_on_cone(matrix)[0] == pytest.approx(search(matrix, rng), rel=1e-5)
+
+
+def test_the_two_simple_bounds_can_both_be_loose():
+    """lambda_max(M) and lambda_max of M with its negative entries set to 0, what the certificate used before."""
+    rng = np.random.default_rng(2)
+    loose = 0
+    for _ in range(30):
+        matrix = random_matrix(rng, 4)
+        simple = min(np.linalg.eigvalsh(m)[-1] for m in (matrix, np.maximum(matrix, 0)))
+        loose += simple > maximise_on_cone(matrix)[0] * (1 + 1e-6)
+    assert loose > 5

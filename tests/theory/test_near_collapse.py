@@ -1,0 +1,93 @@
+"""What a certified gap implies for the geometry: each bound holds at every point, and is not empty near the optimum."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import ncollapse as nc
+from ncollapse.theory.dual import lower_bound
+from ncollapse.theory.point import read_point
+
+DECAYS = {"weight_decay": 5e-3, "feature_decay": 5e-3}
+
+
+def disturb(p, scale, seed, per_class=6):
+    """The predicted optimum with every sample's feature, W and b disturbed."""
+    rng = np.random.default_rng(seed)
+    h, y, w, b = (part.numpy() for part in p.configuration(p.problem.num_classes + 2))
+    first = np.unique(y, return_index=True)[1]
+    h, y = np.repeat(h[first], per_class, axis=0), np.repeat(y[first], per_class)
+    h = h + scale * rng.standard_normal(h.shape)
+    w = w + scale * rng.standard_normal(w.shape)
+    b = b + scale * rng.standard_normal(b.shape) if p.problem.bias else b
+    return (np.abs(h) if p.problem.features == "relu" else h), y, w, b
+
+
+@pytest.mark.parametrize("features", ["free", "relu"])
+@pytest.mark.parametrize(
+    ("loss", "lb"), [("ce", 0.0), ("ce", 0.1), ("bce", 0.0), ("bce", 0.1), ("mse", 0.1), ("ls", 0.0)]
+)
+def test_every_bound_holds(loss, lb, features):
+    p = nc.predict(loss, 4, per_class=6, bias_decay=lb, features=features, **DECAYS)
+    informative = 0
+    for seed, scale in enumerate((3e-4, 3e-3, 0.03, 0.1, 0.3, 1.0)):
+        h, y, w, b = disturb(p, scale, seed)
+        c = nc.certify(h, y, w, b, p.problem)
+        m = nc.measure(h, y, w, b)
+        means = np.stack([h[y == k].mean(axis=0) for k in range(4)])
+        assert np.mean(((h - means[y]) ** 2).sum(axis=1)) <= c.within_class_bound * (1 + 1e-9)
+        assert m.accuracy >= c.accuracy_bound - 1e-12
+        if not math.isnan(c.uniform_accuracy_bound):
+            assert m.uniform_accuracy >= c.uniform_accuracy_bound - 1e-12
+            informative += c.uniform_accuracy_bound > 0.9
+        informative += c.accuracy_bound > 0.9
+    assert informative
+
+
+@pytest.mark.parametrize("features", ["free", "relu"])
+@pytest.mark.parametrize("loss", ["ce", "bce", "mse"])
+def test_the_gap_is_a_sum_of_terms_that_are_not_negative(loss, features):
+    """The decomposition behind the bounds, term by term from the definitions."""
+    p = nc.predict(loss, 4, per_class=6, bias_decay=0.05, features=features, **DECAYS)
+    for seed, scale in enumerate((0.01, 0.2)):
+        h, y, w, b = disturb(p, scale, seed)
+        point = read_point(h, y, w, b, p.problem, None, {})
+        bound = lower_bound(point)
+        q, n = bound.gradients, len(y)
+        columns = q[y].T / n  # Y [K, N]
+        z = h @ w.T - b
+        plain = nc.make_loss(loss, reduction="none")
+        values = plain(torch.from_numpy(z), torch.from_numpy(y)).numpy()
+        young = values + point.form.conjugate(q)[y] - (q[y] * z).sum(axis=1)
+        assert (young > -1e-12).all()
+        a, f = math.sqrt(5e-3) * w, math.sqrt(5e-3) * h
+        image = columns @ f / 5e-3
+        dual = 0.5 * ((a + image) ** 2).sum()
+        spare = 0.5 * ((f**2).sum() - (image**2).sum())
+        bias = 0.5 * ((math.sqrt(0.05) * b - columns.sum(axis=1) / math.sqrt(0.05)) ** 2).sum()
+        assert min(dual, spare, bias) > -1e-12
+        gap = nc.certify(h, y, w, b, p.problem).gap
+        if abs(columns.sum()) > 1e-12 or bias > 1e-9:  # the best dual point may be one with Y 1 = 0
+            assert young.mean() + dual + spare + bias == pytest.approx(gap, rel=1e-6, abs=1e-10)
+        assert math.sqrt(2 * dual / 5e-3) / np.linalg.norm(w) <= nc.certify(h, y, w, b, p.problem).duality_bound * (
+            1 + 1e-6
+        )
+
+
+def test_bounds_at_the_optimum_are_sharp():
+    p = nc.predict("bce", 10, per_class=6, bias_decay=5e-3, **DECAYS)
+    c = nc.certify(*p.configuration(), p.problem)
+    assert c.within_class_bound < 1e-10
+    assert c.duality_bound < 1e-5
+    assert c.accuracy_bound > 1 - 1e-9
+    assert c.uniform_accuracy_bound > 1 - 1e-9
+
+
+def test_far_from_the_optimum_nothing_is_promised():
+    rng = np.random.default_rng(0)
+    h, y, w = rng.standard_normal((12, 5)), np.arange(12) % 4, rng.standard_normal((4, 5))
+    c = nc.certify(h, y, w, None, nc.Problem("ce", 4, batch_size=12, **DECAYS))
+    assert c.accuracy_bound == 0
+    assert math.isnan(c.uniform_accuracy_bound)
