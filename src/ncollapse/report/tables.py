@@ -109,8 +109,7 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
             columns = [Cell("runs"), *(name_quantity(q) for q in quantities)]
             links = anchors if len(findings) <= FEW_LINKS else {}
             rows = [
-                (head, *(summary_cell(f, q, published, links) for q in quantities))
-                for head, f in zip(heads, findings)
+                (head, *(summary_cell(f, q, published, links) for q in quantities)) for head, f in zip(heads, findings)
             ]
             tables.append(
                 Table(id, title, explain(rows) + ".", tuple(columns), tuple(rows), notes=notes if not tables else ())
@@ -153,7 +152,9 @@ def summary_cell(finding: Finding, quantity: Quantity, published: Published, anc
         numbers["published"] = printed.value
         apart = _apart(found.mean, printed.value, quantity.percent)
         lines.append(f"paper {show(printed.value, percent=quantity.percent)}{apart}")
-    return Cell(show_estimate(found, quantity.percent), tuple(lines), anchors.get(finding.variant.label, ""), numbers=numbers)
+    return Cell(
+        show_estimate(found, quantity.percent), tuple(lines), anchors.get(finding.variant.label, ""), numbers=numbers
+    )
 
 
 def difference_cell(finding: Finding, quantity: Quantity) -> Cell:
