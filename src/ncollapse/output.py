@@ -1,4 +1,4 @@
-"""Places to write to: a folder made or refused, and what the system says told of the argument that named the place."""
+"""Output folders: made, or refused with an error that names the argument."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def find_file_in_the_way(folder: Path) -> Path | None:
-    """The file that stands where this folder, or one above it, would have to be."""
+    """Return the file that is in the place of this folder, or of one above it; None if there is none."""
     return next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
 
 
-def refuse_file(place: Path, out: Path) -> None:
-    """Raise where a folder at `out` or below it cannot be, because of a file."""
-    blocked = find_file_in_the_way(place)
+def refuse_file(folder: Path, out: Path) -> None:
+    """Raise if a file is in the place of a folder at `out` or below it."""
+    blocked = find_file_in_the_way(folder)
     if blocked is not None:
         where = "" if blocked == out else f"{blocked} "
         raise NotADirectoryError(f"--out {out}: {where}is a file, not a folder")
 
 
-def make_folder(place: Path, out: Path) -> None:
-    """Make a folder at `out` or below it that can be written to; an error names the argument."""
+def make_folder(folder: Path, out: Path) -> None:
+    """Make a folder at `out` or below it and check that it can be written; an error names the argument."""
     with writing_to(f"--out {out}"):
-        refuse_file(place, out)
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=place):  # it may be there and be read-only
+        refuse_file(folder, out)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):  # an existing folder may be read-only
             pass
 
 
 @contextlib.contextmanager
 def writing_to(place: str) -> Iterator[None]:
-    """What the system refuses in here is said of `place`: an argument with its value, or a file."""
+    """Prefix errors of the file system in this block with `place`: an argument with its value, or a file."""
     try:
         yield
     except OSError as error:

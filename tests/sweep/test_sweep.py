@@ -169,13 +169,29 @@ def test_unknown_engines_and_numbers_are_refused(tmp_path):
 
 
 def test_a_worker_that_keeps_dying_is_a_failed_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("ncollapse.sweep.local.LIVES", 2)
+    monkeypatch.setattr("ncollapse.sweep.local.ATTEMPTS", 2)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     events = []
     (record,) = sweep(tiny(1), tmp_path, engine="local", device="cpu", progress=events.append)
     assert record.status == "failed"
     assert "died 2 times" in record.summary["reason"]
     assert [e["status"] for e in events] == ["lost", "lost", "failed"]
+
+
+def test_a_worker_that_cannot_be_started_fails_its_run_alone(tmp_path, monkeypatch):
+    """No process, or no file descriptors, at that moment."""
+    real, calls = subprocess.Popen, []
+
+    def start(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise OSError(11, "Resource temporarily unavailable")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr("ncollapse.sweep.local.subprocess.Popen", start)
+    records = sweep(tiny(2, epochs=1), tmp_path, engine="local", jobs=1, device="cpu")
+    assert [record.status for record in records] == ["failed", "finished"]
+    assert "Resource temporarily unavailable" in records[0].summary["reason"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The user's own arrays, from an npz file."""
+"""The user's own data, from the arrays of an .npz file."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def load_npz(path: Path, split: str) -> Dataset:
 
 
 def _refuse_gaps(path: Path, labels: np.ndarray[Any, Any]) -> None:
-    """Classes that training labels skip are a mistake in the numbering, unless the file names them."""
+    """Raise if the training labels skip a class: a mistake in the numbering, unless the file names its classes."""
     known = set(np.unique(labels).tolist())
     highest = max(known, default=-1)
     empty = [label for label in range(highest + 1) if label not in known]
@@ -73,7 +73,7 @@ def _refuse_gaps(path: Path, labels: np.ndarray[Any, Any]) -> None:
 
 
 def _read_shape(path: Path, file: Any, key: str) -> tuple[int, ...]:
-    """The shape of one sample, from the header of its array alone."""
+    """Read the shape of one sample from the header of its array alone."""
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     try:
         with file.zip.open(f"{key}.npy") as stream:
@@ -94,7 +94,7 @@ def _convert(images: np.ndarray[Any, Any]) -> Tensor:
 
 
 def _arrange(images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Images as [N, C, H, W]; anything else as it is."""
+    """Return images as [N, C, H, W], and anything else unchanged."""
     if images.ndim == 3:
         return images[:, None]
     if images.ndim == 4 and images.shape[3] in (1, 3) and images.shape[1] not in (1, 3):

@@ -151,7 +151,7 @@ def load(name: str, root: str | os.PathLike[str] | None = None, split: str = "tr
 
 
 def check_structure(dataset: Dataset) -> None:
-    """Raise if a data set of this name does not have the published shape, classes and number of samples."""
+    """Raise unless a data set has the published shape, classes and number of samples of its name."""
     info = INFO[dataset.name]
     published = (getattr(info, dataset.split), info.shape, info.num_classes)
     found = (len(dataset), dataset.shape, dataset.num_classes)
@@ -163,7 +163,7 @@ def check_structure(dataset: Dataset) -> None:
 
 
 def find_root(root: str | os.PathLike[str] | None) -> Path:
-    """The folder of the data sets: the argument, else NCOLLAPSE_DATA."""
+    """Return the folder of the data sets: the argument, else NCOLLAPSE_DATA."""
     chosen = root if root is not None else os.environ.get("NCOLLAPSE_DATA")
     if not chosen:
         raise ValueError(
@@ -173,7 +173,7 @@ def find_root(root: str | os.PathLike[str] | None) -> Path:
 
 
 def list_files(name: str, root: str | os.PathLike[str] | None) -> list[Path]:
-    """The files (or the folder of images) that a data set is read from; raises where its folder is not there."""
+    """List the files (or the folder of images) that a data set is read from; raise if its folder is missing."""
     kind, _, rest = name.partition(":")
     if kind in ("folder", "npz"):
         return [Path(rest)]
@@ -184,10 +184,10 @@ def list_files(name: str, root: str | os.PathLike[str] | None) -> list[Path]:
 
 
 def find_folder(name: str, root: str | os.PathLike[str] | None) -> Path:
-    """Where the files of a data set lie below the root."""
+    """Return the folder below the root that holds the files of a data set."""
     base = find_root(root)
     for folder in INFO[name].folders:
         if (base / folder).is_dir():
             return base / folder
     home = base / INFO[name].folders[0]
-    raise FileNotFoundError(f"{name} is not there: its files go into {home} (see ncollapse data list)")
+    raise FileNotFoundError(f"{name} is missing: its files go into {home} (see ncollapse data list)")

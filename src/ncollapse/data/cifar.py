@@ -1,7 +1,7 @@
-"""CIFAR's python batches, read without trusting them.
+"""CIFAR's Python batches, read without executing anything in them.
 
-They are pickles, and a pickle can run any code. The reader here resolves four names to harmless stand-ins, all a batch
-needs for its array of bytes, and refuses every other name before anything is called.
+They are pickles, and a pickle can execute any code. The reader here replaces the few names that a batch needs for its
+array of bytes by harmless classes, and refuses every other name before anything is called.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def load_cifar(folder: Path, split: str, name: str) -> Dataset:
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """The dictionary in a pickle of arrays, dicts, lists, bytes, strings and numbers; nothing else is let in."""
+    """Return the dictionary in a pickle of arrays, dicts, lists, bytes, strings and numbers; refuse everything else."""
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     with path.open("rb") as stream:
@@ -72,7 +72,7 @@ class _Refused(Exception):
 
 
 class _Dtype:
-    """Stands in for numpy.dtype; only bytes are let in."""
+    """Replaces numpy.dtype; only bytes are accepted."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         if _decode(code) != "u1":
@@ -83,7 +83,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands in for the array that numpy's _reconstruct makes and its state fills."""
+    """Replaces the array that numpy's _reconstruct makes and its state fills."""
 
     array: np.ndarray[Any, np.dtype[np.uint8]] | None = None
 

@@ -1,4 +1,4 @@
-"""A data set in memory: images or vectors, labels, class names, and how it came to be."""
+"""A data set in memory: images or vectors, labels, class names, and a record of how it was drawn."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class MissingSplit(ValueError):
 
 
 class Labelled:
-    """What data in memory and data in files share: labels (int64 [N]) in 0..K-1, class names and a record.
+    """What data in memory and data in files have in common: labels (int64 [N]) in 0..K-1, class names and a record.
 
-    `record` lists, in order, every draw that made this subset: enough to make it again.
+    `record` lists, in order, every draw that made this subset, so that it can be made again.
     """
 
     labels: Tensor
@@ -34,7 +34,7 @@ class Labelled:
         return len(self.classes)
 
     def counts(self) -> tuple[int, ...]:
-        """How many samples each class has."""
+        """Return the number of samples of each class."""
         return tuple(torch.bincount(self.labels, minlength=self.num_classes).tolist())
 
     def _check_labels(self, samples: int) -> None:
@@ -89,10 +89,10 @@ class Dataset(Labelled):
         return tuple(self.images.shape[1:])
 
     def select(self, index: Tensor, **draw: Any) -> Dataset:
-        """The samples at `index`, in that order; `draw` is appended to the record."""
+        """Return the samples at `index`, in that order; `draw` is appended to the record."""
         record = (*self.record, draw) if draw else self.record
         return replace(self, images=self.images[index], labels=self.labels[index], record=record)
 
     def to(self, device: torch.device | str) -> Dataset:
-        """The same data on a device; nothing is copied when it is there already."""
+        """Return the same data on a device; nothing is copied if it is there already."""
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))

@@ -1,4 +1,4 @@
-"""The embedded data set: scikit-learn's 1797 handwritten digits of 8 x 8 pixels, split once and for all."""
+"""The embedded data set: scikit-learn's 1797 handwritten digits of 8 x 8 pixels, with a fixed split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPLIT_SEED = 0
 
 
 def read_table() -> np.ndarray[Any, Any]:
-    """[1797, 65]: 64 grey levels and the digit. From scikit-learn's file, for importing scikit-learn takes seconds."""
+    """Return [1797, 65]: 64 grey levels and the digit, from scikit-learn's file, since importing it takes seconds."""
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:
         raise ImportError("the data set digits comes with scikit-learn: pip install scikit-learn")
@@ -31,9 +31,9 @@ def read_table() -> np.ndarray[Any, Any]:
 
 
 def load_digits(split: str) -> Dataset:
-    """1438 training or 359 test images, uint8 [N, 1, 8, 8] with grey levels 0..16 spread over 0..255.
+    """Return 1438 training or 359 test images, uint8 [N, 1, 8, 8] with grey levels 0..16 scaled to 0..255.
 
-    scikit-learn ships one set; the stratified split (20 % of each class to the test set, seed 0) is ours and fixed.
+    scikit-learn has one set; the stratified split (20 % of each class to the test set, seed 0) is ours and fixed.
     """
     table = torch.from_numpy(read_table())
     images = table[:, :64].reshape(-1, 1, 8, 8).mul(255 / 16).round().to(torch.uint8)

@@ -1,4 +1,4 @@
-"""The draws of one epoch: a pure function of the seed and the epoch.
+"""The random draws of one epoch: a pure function of the seed and the epoch.
 
 Each purpose has its own CPU generator, so that leaving one augmentation out changes no other, and the draws are the
 same on every device and with any number of threads.
@@ -16,7 +16,7 @@ from ncollapse.data.mixing import Mix, draw_mix
 
 
 def seed_stream(seed: int, epoch: int, purpose: str) -> Generator:
-    """A CPU generator that is a pure function of its arguments.
+    """Return a CPU generator that is a pure function of the arguments.
 
     >>> a, b = (torch.rand(3, generator=seed_stream(0, 5, "crop")) for _ in range(2))
     >>> torch.equal(a, b)
@@ -27,7 +27,7 @@ def seed_stream(seed: int, epoch: int, purpose: str) -> Generator:
 
 
 class EpochDraws:
-    """Order, crops, flips, angles and mixing of every sample and batch of one epoch."""
+    """The order, crops, flips, angles and mixing of every sample and batch of one epoch."""
 
     def __init__(
         self, count: int, steps: int, shape: tuple[int, ...], augment: Augment, *, seed: int, epoch: int
@@ -45,7 +45,7 @@ class EpochDraws:
             self.windows = torch.randint(2**62, (count,), generator=stream("resized_crop"))
 
     def transform(self, x: Tensor, rows: slice | Tensor) -> Tensor:
-        """Crop, flip and rotate the images x that stand at these places of the epoch's order."""
+        """Crop, flip and rotate the images x, which have these positions in the epoch's order."""
         if self.offsets is not None:
             x = crop(x, self.offsets[0][rows], self.offsets[1][rows], self.augment.crop)
         if self.mirrored is not None:

@@ -21,7 +21,7 @@ MINI_CLASSES, MINI_PER_CLASS, MINI_TEST, MINI_SEED = 100, 600, 100, 0
 
 @dataclass(frozen=True, eq=False)
 class FolderDataset(Labelled):
-    """Paths of images in place of the images; the rest as in Dataset."""
+    """A data set of image files: paths in place of the images, all else as in Dataset."""
 
     paths: tuple[str, ...]
     labels: Tensor
@@ -34,7 +34,7 @@ class FolderDataset(Labelled):
         self._check_labels(len(self.paths))
 
     def select(self, index: Tensor, **draw: Any) -> FolderDataset:
-        """The samples at `index`, in that order; `draw` is appended to the record."""
+        """Return the samples at `index`, in that order; `draw` is appended to the record."""
         record = (*self.record, draw) if draw else self.record
         paths = tuple(self.paths[place] for place in index.tolist())
         return replace(self, paths=paths, labels=self.labels[index], record=record)
@@ -76,11 +76,11 @@ def find_parts(folder: Path) -> dict[str, Path]:
 
 
 def load_mini_imagenet(folder: Path, split: str) -> FolderDataset:
-    """miniImageNet's 100 classes of 600 images as 50000 training and 10000 test images over all classes.
+    """Read miniImageNet's 100 classes of 600 images as 50000 training and 10000 test images over all classes.
 
     The class folders lie in FOLDER itself, or in train, val and test below it as for few-shot learning (64, 16 and 20
-    classes), which are put together here. 100 images of each class are drawn for the test set, once and for all
-    (seed 0), as in mse-landscape (Appendix A): the papers do not publish their split.
+    classes), which are joined here. 100 images of each class are drawn for the test set, always the same
+    (seed 0), as in mse-landscape (Appendix A); the papers do not publish their split.
     """
     below = [folder / part for part in ("train", "val", "test") if (folder / part).is_dir()]
     homes = below or [folder]

@@ -61,6 +61,7 @@ def load_gaussian(options: str, split: str) -> Dataset:
 
 
 def parse_mixture(options: str) -> Mixture:
+    """Parse the options of a mixture, such as "num_classes=4,dim=8"."""
     known = {item.name: {"int": int, "float": float, "str": str}[str(item.type)] for item in fields(Mixture)}
     chosen: dict[str, Any] = {}
     for part in filter(None, options.split(",")):

@@ -1,4 +1,4 @@
-"""The loader that suits a data set: resident where it fits into memory, streaming where it does not."""
+"""Choose the loader of a data set: resident if the data fit into memory, streaming if they do not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def train_loader(
     workers: int | None = None,
     **options: Any,
 ) -> DeviceLoader | FolderLoader:
-    """A DeviceLoader, or a FolderLoader for folders over 8 GiB or with random resized crops; arguments as theirs."""
+    """Return a DeviceLoader, or a FolderLoader for folders over 8 GiB or with random resized crops.
+
+    The arguments are theirs.
+    """
     if isinstance(dataset, Dataset):
         return DeviceLoader(dataset, batch_size, augment=augment, image_size=image_size, channels=channels, **options)
     size = _require_size(dataset, image_size, channels)
@@ -47,7 +50,7 @@ def eval_loader(
     workers: int | None = None,
     **options: Any,
 ) -> EvalLoader | FolderEvalLoader:
-    """An EvalLoader, or a FolderEvalLoader for folders over 8 GiB and for ImageNet; arguments as theirs."""
+    """Return an EvalLoader, or a FolderEvalLoader for folders over 8 GiB and for ImageNet; the arguments are theirs."""
     if isinstance(dataset, Dataset):
         return EvalLoader(dataset, batch_size, image_size=image_size, channels=channels, **options)
     size, centre = _require_size(dataset, image_size, channels), CENTRE.get(dataset.name, 1.0)
@@ -57,7 +60,7 @@ def eval_loader(
 
 
 def check_form(dataset: Dataset | FolderDataset, image_size: int | None, channels: int | None) -> None:
-    """Raise what a loader of a folder of images would raise, before there is one."""
+    """Raise the error that a loader of an image folder would raise, before one is made."""
     if isinstance(dataset, Dataset):
         return
     _require_size(dataset, image_size, channels)
@@ -66,7 +69,7 @@ def check_form(dataset: Dataset | FolderDataset, image_size: int | None, channel
 
 
 def _decode_once(dataset: FolderDataset, size: int, workers: int | None) -> Dataset:
-    """A training set is decoded for training and used again for measuring."""
+    """Decode a folder once for each size: a training set is used for training and again for measuring."""
     sizes = _decoded.setdefault(dataset, {})
     if size not in sizes:
         sizes[size] = decode(dataset, size, workers)

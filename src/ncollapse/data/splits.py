@@ -7,13 +7,13 @@ from torch import Generator, Tensor
 
 
 def shuffle_classes(labels: Tensor, num_classes: int, seed: int) -> list[Tensor]:
-    """The indices of each class in random order."""
+    """Return the indices of each class in random order."""
     order = torch.randperm(len(labels), generator=Generator().manual_seed(seed)).to(labels.device)
     return [order[labels[order] == label] for label in range(num_classes)]
 
 
 def split_stratified(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Sorted indices of (the rest, the drawn part), the drawn part being round(fraction * n_k) of each class."""
+    """Return sorted indices of (the rest, the drawn part), which has round(fraction * n_k) samples of each class."""
     if not len(labels):
         raise ValueError("labels: no samples (N = 0) to split")
     drawn, rest = [], []

@@ -44,7 +44,7 @@ def samples_per_class(dataset: Data, count: int, seed: int = 0) -> Data:
 
 
 def step_counts(num_classes: int, most: int, ratio: float, minority_fraction: float = 0.5) -> tuple[int, ...]:
-    """`most` samples in the first classes and most / ratio, rounded down, in the last `minority_fraction` of them.
+    """Return `most` samples for the first classes and most / ratio, rounded down, for the last `minority_fraction`.
 
     >>> step_counts(4, 100, 10)
     (100, 100, 10, 10)
@@ -57,7 +57,7 @@ def step_counts(num_classes: int, most: int, ratio: float, minority_fraction: fl
 
 
 def step_imbalance(dataset: Data, ratio: float, minority_fraction: float = 0.5, seed: int = 0) -> Data:
-    """Majority classes first, minority classes last; the majority gets what the smallest class has."""
+    """Keep the smallest class's number of samples in the first classes, and that number / ratio in the last ones."""
     counts = step_counts(dataset.num_classes, min(dataset.counts()), ratio, minority_fraction)
     return per_class_counts(dataset, counts, seed)
 
@@ -73,14 +73,14 @@ def long_tail_counts(num_classes: int, most: int, factor: float) -> tuple[int, .
 
 
 def long_tail(dataset: Data, factor: float, seed: int = 0) -> Data:
-    """Exponentially fewer samples from the first class to the last, which has 1/factor of the first's."""
+    """Keep exponentially fewer samples from the first class to the last, which has 1/factor of the first's."""
     return per_class_counts(dataset, long_tail_counts(dataset.num_classes, min(dataset.counts()), factor), seed)
 
 
 def validation_split(dataset: Data, fraction: float = 0.1, seed: int = 0) -> tuple[Data, Data]:
     """Hold out a fraction of every class; returns (the rest, the held-out part).
 
-    Stratified, so that a balanced training set stays balanced, as the theory wants it.
+    The split is stratified, so that a balanced training set stays balanced, as the theory assumes.
     """
     if not isinstance(fraction, (int, float)):
         raise TypeError(f"fraction: expected a number, got {fraction!r}")
@@ -95,7 +95,7 @@ def validation_split(dataset: Data, fraction: float = 0.1, seed: int = 0) -> tup
 
 
 def random_labels(dataset: Data, seed: int = 0) -> Data:
-    """Shuffle the labels among the samples: they say nothing about the images, and the class counts stay."""
+    """Shuffle the labels among the samples: they become independent of the images, and the class counts stay."""
     order = torch.randperm(len(dataset), generator=Generator().manual_seed(seed))
     labels = dataset.labels[order.to(dataset.labels.device)]
     return replace(dataset, labels=labels, record=(*dataset.record, {"draw": "random_labels", "seed": seed}))

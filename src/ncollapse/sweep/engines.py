@@ -1,7 +1,7 @@
-"""Where the runs of a sweep are carried out: local processes, threads on one GPU, a Ray cluster.
+"""The engines that carry out the runs of a sweep: local processes, threads on one GPU, a Ray cluster.
 
-An engine is a function `engine(jobs, workers, emit)`: it carries out every job, passes the events of the runs to `emit`
-and returns when nothing is left to do. What a run left behind is read from its folder, so an engine returns nothing.
+An engine is a function `engine(jobs, workers, emit)`. It carries out every job, passes the events of the runs to `emit`
+and returns when all jobs have ended. Results are read from the run folders, so an engine returns nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["ENGINES", "Emit", "Engine", "Job", "execute", "get"]
 
 
 def get(name: str) -> Engine:
-    """The engine of that name.
+    """Return the engine of that name.
 
     >>> get("local").__name__
     'run'
     """
     if name not in ENGINES:
-        raise ValueError(f"engine={name!r}: there are {', '.join(ENGINES)}")
+        raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {name!r}")
     engine: Engine = import_module(f"ncollapse.sweep.{name}").run
     return engine

@@ -1,4 +1,4 @@
-"""One run as an engine carries it: everything a worker needs, as plain data."""
+"""A job: one run with everything that a worker needs to carry it out, as plain data."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from ncollapse.runs.lock import FolderInUse
 
 
 class OutOfTime(Exception):
-    """The sweep's time is over. Raised in `progress`, it stops a run at the end of its epoch, with a checkpoint."""
+    """The time limit of the sweep has passed.
+
+    Raised in `progress`, it stops a run at the end of its epoch, with a checkpoint.
+    """
 
 
 @dataclass(frozen=True)
 class Job:
-    """A recipe (as JSON), the folder its run folder goes into and how to run it; `deadline` is a time.time() value."""
+    """A recipe (as plain values), the folder that holds its run folder, and how to run it.
+
+    `deadline` is a value of time.time().
+    """
 
     run_id: str
     recipe: dict[str, Any]
@@ -32,12 +38,12 @@ class Job:
     deadline: float | None = None
 
     def to_json(self) -> str:
-        """One line for a worker's standard input."""
+        """Return one line for a worker's standard input."""
         return json.dumps(asdict(self))
 
 
 def line_up(jobs: Iterable[Job]) -> queue.SimpleQueue[Job]:
-    """The jobs in a queue that workers take from."""
+    """Put the jobs into a queue that workers take from."""
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
     for job in jobs:
         waiting.put(job)
@@ -47,7 +53,7 @@ def line_up(jobs: Iterable[Job]) -> queue.SimpleQueue[Job]:
 def drain(
     events: queue.SimpleQueue[dict[str, Any] | None], workers: int, emit: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Pass the workers' events on until each of them has said None, its last word."""
+    """Pass the workers' events on until each worker has sent None, its last event."""
     while workers:
         event = events.get()
         if event is None:
@@ -57,9 +63,9 @@ def drain(
 
 
 def execute(job: Job, emit: Callable[[dict[str, Any]], None], device: str | None = None) -> str:
-    """Carry out one job in this thread; return how it ended: finished, failed or interrupted.
+    """Carry out one job in this thread and return its status: finished, failed or interrupted.
 
-    A failure is recorded in the run's summary.json with its traceback; nothing but an interrupt is raised.
+    A failure is recorded in the run's summary.json with its traceback. Only an interrupt is raised.
     """
     from ncollapse.train import Recipe, run
 

@@ -2,7 +2,7 @@
 
 A worker reads jobs as JSON lines on its standard input and writes events as JSON lines on its standard output. It ends
 when its standard input closes, so it cannot outlive the process that started it, however that one ends. A worker that
-dies in a run is replaced, and the run resumed from its checkpoint, up to `LIVES` times.
+dies in a run is replaced, and the run resumed from its checkpoint, up to `ATTEMPTS` times.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from ncollapse.processes import SAFE_PATH, python_command
 from ncollapse.sweep.job import Job, drain, line_up, record_failure
 
-LIVES = 5
+ATTEMPTS = 5
+"""How often a run is started before it counts as failed."""
 
 
 def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]], None]) -> None:
@@ -34,31 +36,31 @@ def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]
     waiting = line_up(jobs)
     events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     stop = threading.Event()
-    slots = [_Slot(i, count, gpus, waiting, events.put, stop) for i in range(count)]
-    for slot in slots:
-        slot.start()
+    supervisors = [_Supervisor(i, count, gpus, waiting, events.put, stop) for i in range(count)]
+    for supervisor in supervisors:
+        supervisor.start()
     try:
         drain(events, count, emit)
     finally:
         stop.set()
-        for slot in slots:
-            slot.end()
+        for supervisor in supervisors:
+            supervisor.end()
 
 
-class _Slot(threading.Thread):
-    """One place at the table: a worker process, replaced when it dies."""
+class _Supervisor(threading.Thread):
+    """A thread with one worker process, which it restarts if it dies."""
 
     def __init__(
         self,
-        place: int,
-        places: int,
+        number: int,
+        count: int,
         gpus: int,
         waiting: queue.SimpleQueue[Job],
         put: Callable[[dict[str, Any] | None], None],
         stop: threading.Event,
     ) -> None:
         super().__init__(daemon=True)
-        self.place, self.places, self.gpus = place, places, gpus
+        self.number, self.count, self.gpus = number, count, gpus
         self.waiting, self.put, self.stop = waiting, put, stop
         self.process: subprocess.Popen[str] | None = None
         self.errors: IO[bytes] | None = None
@@ -70,13 +72,18 @@ class _Slot(threading.Thread):
                     job = self.waiting.get_nowait()
                 except queue.Empty:
                     return
-                self._carry_out(job)
+                try:
+                    self._carry_out(job)
+                except Exception as error:  # no process, no descriptors: the other runs may have better luck
+                    reason = f"{type(error).__name__}: {error}"
+                    record_failure(job, reason, traceback.format_exc())
+                    self.put({"run_id": job.run_id, "status": "failed", "reason": reason})
         finally:
             self.end()
             self.put(None)
 
     def _carry_out(self, job: Job) -> None:
-        for life in range(LIVES):
+        for attempt in range(ATTEMPTS):
             if self.stop.is_set():
                 return
             ended = self._attempt(job)
@@ -84,9 +91,11 @@ class _Slot(threading.Thread):
                 return
             code = self.process.wait() if self.process else None
             trace = self._tail()
-            self.put({"run_id": job.run_id, "status": "lost", "reason": f"worker ended with code {code}", "life": life})
-        record_failure(job, f"its worker process died {LIVES} times, last with code {code}", trace)
-        self.put({"run_id": job.run_id, "status": "failed"})
+            reason = f"worker ended with code {code}"
+            self.put({"run_id": job.run_id, "status": "lost", "reason": reason, "attempt": attempt})
+        reason = f"its worker process died {ATTEMPTS} times, last with code {code}"
+        record_failure(job, reason, trace)
+        self.put({"run_id": job.run_id, "status": "failed", "reason": reason})
 
     def _attempt(self, job: Job) -> bool:
         """Hand the job to the worker and pass its events on; False if the worker died before the end."""
@@ -115,8 +124,8 @@ class _Slot(threading.Thread):
         if self.gpus:
             seen = environment.get("CUDA_VISIBLE_DEVICES")
             names = seen.split(",") if seen else [str(i) for i in range(self.gpus)]
-            environment["CUDA_VISIBLE_DEVICES"] = names[self.place % len(names)]
-        threads = max(1, (os.cpu_count() or 1) // self.places)
+            environment["CUDA_VISIBLE_DEVICES"] = names[self.number % len(names)]
+        threads = max(1, (os.cpu_count() or 1) // self.count)
         environment.setdefault("OMP_NUM_THREADS", str(threads))
         self.end()
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
@@ -125,7 +134,7 @@ class _Slot(threading.Thread):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            text=True,
+            encoding="utf-8",
             env=environment,
             start_new_session=True,  # an interrupt reaches the sweep alone, which then ends its workers
         )
@@ -148,7 +157,7 @@ class _Slot(threading.Thread):
 
 
 def _count_gpus(jobs: Sequence[Job]) -> int:
-    """How many GPUs the workers share: all of them, unless the jobs name the CPU or one device."""
+    """Return how many GPUs the workers share: all of them, unless the jobs name the CPU or one device."""
     named = {job.device for job in jobs}
     if named - {None, "cuda"}:
         return 0

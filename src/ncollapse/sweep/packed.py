@@ -1,7 +1,7 @@
-"""Several small runs on one GPU at once: threads of one process, each run with its own CUDA stream.
+"""Several small runs on one GPU at the same time: threads of one process, each run with its own CUDA stream.
 
-A small network leaves most of a large GPU idle; runs side by side fill it. The threads share one process, hence one
-copy of the libraries and one CUDA context. On a machine without a GPU they share the cores.
+A small network leaves most of a large GPU idle; several runs fill it. The threads share one process, and so one copy of
+the libraries and one CUDA context. On a machine without a GPU they share the cores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACK = 4
 def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]], None]) -> None:
     """Carry out the jobs in threads, `workers` at a time (default 4).
 
-    Precision is a switch of the whole process, so runs of different precision take turns.
+    Precision is a setting of the whole process, so runs of different precision take turns.
     """
     for precision in dict.fromkeys(job.recipe.get("precision") for job in jobs):
         _run_side_by_side([job for job in jobs if job.recipe.get("precision") == precision], workers, emit)
@@ -50,7 +50,7 @@ def _run_side_by_side(jobs: Sequence[Job], workers: int | None, emit: Callable[[
 
 
 def _load_linear_algebra(jobs: Sequence[Job]) -> None:
-    """Have torch load its GPU routines for linear algebra here: two threads that do so at once fail in one of them."""
+    """Have torch load its GPU routines for linear algebra now: if two threads do so at the same time, one fails."""
     import torch
 
     devices = [job.device or "cuda" for job in jobs]

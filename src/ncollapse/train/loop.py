@@ -1,7 +1,7 @@
-"""The one training loop: load, build, and epoch by epoch train, measure, record; then a summary.
+"""The training loop: load the data, build the network, train, measure and record each epoch, then write a summary.
 
 It runs on a CPU, on one GPU with the whole step in a CUDA graph, and under torchrun in several processes. A run may be
-killed at any moment and goes on from its last checkpoint.
+killed at any moment and resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from ncollapse.train.state import tensors_of, values_of
 Progress = Callable[[dict[str, Any]], None]
 CHECKPOINT_SECONDS = {"cuda": 20.0, "cpu": 1.0}
 WRITES_SHARE = 1 / 30
-"""Checkpoints come no closer than so many seconds and take at most this share of the time; on a CPU a measured epoch is
-always written."""
+"""Checkpoints are at least `CHECKPOINT_SECONDS` apart and take at most this share of the time. On a CPU every measured
+epoch is written."""
 PROGRESS_SECONDS = 0.5
 REFUSALS = (ValueError, TypeError, ImportError, FileNotFoundError)
-"""What a recipe is refused with while the run is prepared: then there is nothing to record."""
+"""Errors that refuse a recipe while the run is prepared: such a run is not recorded as failed."""
 
 
 class Tracker(Protocol):
-    """Anything that wants each line of history: TensorBoard, MLflow."""
+    """An object that is given each row of the history, such as one for TensorBoard or MLflow."""
 
     def log(self, record: dict[str, Any]) -> None: ...
 
@@ -116,7 +116,7 @@ def run(
         except Exception as error:
             lost = world.find_loss(error)
             if lost is not None:  # no failure of the run: it can be resumed
-                raise LostProcess(f"{lost}; {_say_how_to_go_on(folder)}") from error
+                raise LostProcess(f"{lost}; {_describe_resuming(folder)}") from error
             if world.first and training is None and new and isinstance(error, REFUSALS):
                 folder.withdraw(new)
             elif world.first:
@@ -124,7 +124,7 @@ def run(
             raise
 
 
-def _say_how_to_go_on(folder: RunFolder) -> str:
+def _describe_resuming(folder: RunFolder) -> str:
     found = checkpoint.find(folder.checkpoints)
     if not found:
         return "it has no checkpoint yet, so the same command with --resume starts it again"
@@ -148,7 +148,7 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
             now = time.perf_counter()
             if progress is not None and now - shown > PROGRESS_SECONDS and stop is None:
                 event = {"epoch": epoch, "step": i + 1, "rate": (i + 1) / (now - began)}
-                shown, stop = now, _tell(progress, run, event)
+                shown, stop = now, _report(progress, run, event)
         loss = _mean_loss(run, epoch, rate)
         run.epoch, trained = epoch, time.perf_counter()
         measured = epoch % recipe.measure_every == 0 or epoch == epochs
@@ -171,7 +171,7 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
                 seen = {name: record["train"][name] for name in ("nc1", "nc2", "nc3", "accuracy")}
                 steps = loaders.train.steps
                 event = {"epoch": epoch, "step": steps, "rate": steps / (trained - began), "loss": loss, **seen}
-                stop = _tell(progress, run, event) or stop
+                stop = _report(progress, run, event) or stop
         stop = world.share(lambda: stop)  # noqa: B023 - called at once
         patience = max(CHECKPOINT_SECONDS[world.device.type], run.write_cost / WRITES_SHARE)
         due = trained - run.written > patience or (measured and world.device.type == "cpu")
@@ -182,8 +182,8 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
     return _finish(run)
 
 
-def _tell(progress: Progress, run: Training, event: dict[str, Any]) -> Exception | None:
-    """Report; what the report raises is given back, for the end of the epoch."""
+def _report(progress: Progress, run: Training, event: dict[str, Any]) -> Exception | None:
+    """Call `progress`; an exception that it raises is returned, to be raised at the end of the epoch."""
     if not run.world.first:
         return None
     whole = {"run_id": run.recipe.run_id, "epochs": run.recipe.optim.epochs, "steps": run.loaders.train.steps}
@@ -195,25 +195,25 @@ def _tell(progress: Progress, run: Training, event: dict[str, Any]) -> Exception
 
 
 def _mean_loss(run: Training, epoch: int, rate: float) -> float:
-    """The mean loss of the epoch, without decays; raises `Diverged` where it is not finite."""
+    """Return the mean loss of the epoch, without decays; raise `Diverged` if it is not finite."""
     run.world.mean(run.tally.sum)
     total, finite = run.tally.read()
     if not math.isfinite(total):
         raise Diverged(
             f"the loss became {total} at epoch {epoch}, step {finite + 1} of {run.loaders.train.steps}, with learning "
-            f"rate {rate:g}; {_say_what_is_kept(run)}"
+            f"rate {rate:g}; {_describe_checkpoint(run)}"
         )
     return total / sum(run.loaders.counts)
 
 
-def _say_what_is_kept(run: Training) -> str:
+def _describe_checkpoint(run: Training) -> str:
     found = checkpoint.find(run.folder.checkpoints)
     last = f"the checkpoint of epoch {int(found[0].name[:6])} is kept" if found else "there is no checkpoint yet"
     return f"{last}: a smaller optim.lr or optim.clip_norm would help"
 
 
 def measure_splits(run: Training) -> dict[str, Any]:
-    """Every split's measurement, and the certified gap on the training set."""
+    """Measure every split, and certify the gap on the training set."""
     record: dict[str, Any] = {"certificate": None}
     run.world.broadcast(dict(run.model.named_buffers()))  # batch norm's, where each process has its own
     for name, batches in run.loaders.measured.items():
@@ -221,7 +221,7 @@ def measure_splits(run: Training) -> dict[str, Any]:
         if not bool(features.isfinite().all()):
             raise Diverged(
                 f"the features of the {name} split are no longer finite after step {run.loaders.train.steps} of epoch "
-                f"{run.epoch}, with learning rate {rate_at(run.recipe, run.epoch):g}; {_say_what_is_kept(run)}"
+                f"{run.epoch}, with learning rate {rate_at(run.recipe, run.epoch):g}; {_describe_checkpoint(run)}"
             )
         if run.world.first:
             record[name] = shorten(measure_split(features, labels, run.model.head, run.problem).to_dict())
@@ -237,7 +237,7 @@ def _certificate(run: Training, features: Tensor, labels: Tensor) -> dict[str, f
 
 
 def _keep_best(run: Training, record: dict[str, Any]) -> None:
-    """Keep the weights of the best epoch so far: on the validation split where the recipe has one to select by."""
+    """Keep the weights of the best epoch so far, by the accuracy on the split that the recipe selects by."""
     name = selection_split(run.recipe)
     if record[name]["accuracy"] > run.best["accuracy"]:
         run.best = {"epoch": record["epoch"], "accuracy": record[name]["accuracy"]}
@@ -245,7 +245,7 @@ def _keep_best(run: Training, record: dict[str, Any]) -> None:
 
 
 def _write_checkpoint(run: Training) -> None:
-    """All that is needed to go on, the weights of the best epoch included, in one file."""
+    """Write everything that resuming needs, including the weights of the best epoch, to one file."""
     began = time.perf_counter()
     values = {
         "epoch": run.epoch,
@@ -261,7 +261,7 @@ def _write_checkpoint(run: Training) -> None:
 
 
 def _finish(run: Training) -> dict[str, Any]:
-    """Weights, the selected epoch measured in full, what the figures need, and last of all the summary."""
+    """Write the weights, the full measurement of the selected epoch, the arrays for figures, and last the summary."""
     recipe, folder = run.recipe, run.folder
     selected = run.epoch if recipe.select == "last" else run.best["epoch"]
     if run.world.first:

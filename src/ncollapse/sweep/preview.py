@@ -1,4 +1,4 @@
-"""What a comparison is going to do: its recipe, its data, how long it takes and how much it writes."""
+"""What some runs are going to do: their recipe, their data, how long they take and how much they write."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ncollapse.train.setup import Training
 
 TIMED_STEPS, TIMED_SAMPLES = 4, 2048
+COLLAPSE_RECIPE = "bce-vs-ce/setting-2"
 SNAPSHOT_FEATURES = 100
 """Features a class and split that a finished run keeps for its figures."""
 
@@ -183,10 +184,8 @@ def _cost_key(recipe: Recipe) -> str:
 
 
 def name_recipe(recipe: Recipe) -> str:
-    """Return the name of a recipe, and for the default on one's own images what else there is."""
-    from ncollapse.compare.plan import IMAGE_RECIPE
-
-    if recipe.name == IMAGE_RECIPE and not recipe.augment.spatial:
+    """Return the name of a recipe; where it was built to study collapse, also that of the usual one."""
+    if recipe.name == COLLAPSE_RECIPE and not recipe.augment.spatial:
         other = "bce-vs-ce/setting-4"
         return f"{recipe.name} (built to study collapse; --recipe {other} augments and decays weights as usual)"
     return recipe.name
