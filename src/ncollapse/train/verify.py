@@ -46,9 +46,9 @@ def find_fault(model: Network, x: Tensor, precision: str) -> str | None:
     except Exception as error:  # a compiler or a driver may fail in any way
         return f"{type(error).__name__}: {error}"
     for what, ours, theirs in zip(("features", "gradients"), found, wanted):
-        error = float((ours - theirs).norm() / theirs.norm())
-        if not error <= LARGEST_ERROR:
-            return f"their {what} differ by {error:.2g} of the norm"
+        distance = float((ours - theirs).norm() / theirs.norm())
+        if not distance <= LARGEST_ERROR:
+            return f"their {what} differ by {distance:.2g} of the norm"
     return None
 
 
