@@ -11,8 +11,8 @@ for the distances to a simplex ETF, and two products for the agreement with the 
 checks (a hash of the means for each batch) are left out. `same` measures the same six fields, `all` every field.
 
 The ways take turns. Seconds are those of the processor, because other work on the machine does not add to them. Above
-20,000 classes the other way's K x K matrices need 10 GB each; there its tiles and batches are reduced one by one, and
-only one in `--share` of them is run and scaled up.
+`--whole` classes (at K = 50,000 the other way needs 10 GB for each K x K matrix), its tiles and batches are reduced one
+by one, and only one in `--share` of them is run and scaled up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ import ncollapse as nc
 SAME = ("nc1", "nc1_quotient", "cdnv", "nc2_means", "nc3", "nc4")
 CLASSES, DIMS, SAMPLES = (100, 1_000, 5_000, 20_000, 50_000), (256, 1024), 50_000
 BATCH, TILE = 512, 64
-WHOLE_CLASSES = 20_000  # up to here the other way runs as it is
 Row = dict[str, float | int | str]
 
 
@@ -165,20 +164,19 @@ def read_status(name: str) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
 
 
-def compare(classes: int, dim: int, samples: int, repeats: int, share: int, device: str) -> Row:
+def compare(classes: int, dim: int, samples: int, repeats: int, share: int) -> Row:
     """The ways at one size, taking turns; the best of each."""
-    data = make_data(samples, dim, classes, device)
-    part = share if classes > WHOLE_CLASSES else 1
+    data = make_data(samples, dim, classes)
     ways: dict[str, Callable[[], object]] = {
         "same": lambda: nc.measure(*data, fields=SAME),
-        "other": lambda: OtherWay(*data, share=part).run(),
+        "other": lambda: OtherWay(*data, share=share).run(),
         "all": lambda: nc.measure(*data, fields="all"),
     }
-    row: Row = {"K": classes, "d": dim, "N": samples, "share": part}
+    row: Row = {"K": classes, "d": dim, "N": samples, "share": share}
     for turn in range(repeats):
         for name, way in ways.items():
-            cpu, wall, memory = spend(way, device)
-            scale = part if name == "other" else 1
+            cpu, wall, memory = spend(way, "cpu")
+            scale = share if name == "other" else 1
             best = min(float(row.get(name, math.inf)), cpu * scale)
             row |= {name: best, f"{name}_wall": min(float(row.get(f"{name}_wall", math.inf)), wall * scale)}
             if turn == 0:
@@ -236,6 +234,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--share", type=int, default=16)
+    parser.add_argument("--whole", type=int, default=20_000)
     args = parser.parse_args()
     warnings.filterwarnings("ignore", message="measure: ")
     if args.threads:
@@ -246,13 +245,16 @@ def main() -> None:
         for row in rows:
             print(f"K {row['K']} d {row['d']} N {row['N']} {row['way']}: {row['seconds']:.3f} s, {row['mib']:.0f} MiB")
     else:
-        print(f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}, float32, N = {SAMPLES}")
+        print(
+            f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}, float32, N = {args.samples or SAMPLES}"
+        )
         nc.measure(*make_data(1000, 64, 100), fields="all")  # loads the libraries
         samples = args.samples or SAMPLES
         rows = []
         for dim in args.dims:
             for classes in args.classes:
-                rows.append(compare(classes, dim, samples, args.repeats, args.share, args.device))
+                share = args.share if classes > args.whole else 1
+                rows.append(compare(classes, dim, samples, args.repeats, share))
                 print_rows(rows[-1:])
         print_rows(rows)
     print(json.dumps(rows))

@@ -1,6 +1,7 @@
 """Training against the honest baseline, in one run: ratios per step, per epoch with its measurement, and packed.
 
     python benchmarks/train.py --device cuda --data-root DIR --json OUT
+    python benchmarks/train.py --models resnet18 resnet50 vit-small      steps of several networks: see networks.py
 
 The baseline is what the papers' public code does, on the same network and batches: eager PyTorch, a DataLoader whose 8
 workers transform image by image, the loss read back every step, and the collapse metrics summed sample by sample with
@@ -19,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from networks import COLUMNS, show_table, time_networks, without_our_kernels
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from ncollapse import data
-from ncollapse.models import create, norm
+from ncollapse.models import create
 from ncollapse.runs.folder import RunFolder
 from ncollapse.train import recipes
 from ncollapse.train.backend import own_stream, switches
@@ -64,7 +66,6 @@ def synchronise(device: torch.device) -> float:
 def time_baseline(train: data.Dataset, test: data.Dataset, device: torch.device, args: Any) -> dict[str, float]:
     """Seconds a step (loader apart), and of one epoch with its measurement, the way the papers' code does it."""
     torch.backends.cudnn.benchmark = True
-    norm.triton_is_here = lambda: False  # torch's own batch norm: the fused kernels are part of the engine
     model = create(args.model, 10).to(device).to(memory_format=torch.channels_last)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     cast = torch.autocast(device.type, torch.bfloat16)
@@ -208,8 +209,21 @@ def main() -> None:
     parser.add_argument("--per-class", type=int, help="training samples a class; default all of CIFAR-10")
     parser.add_argument("--packed", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--compile", action="store_true", help="time the compiled step too")
+    parser.add_argument("--models", nargs="+", help="time a step of these networks beside PyTorch's other ways instead")
+    parser.add_argument(
+        "--columns", nargs="+", choices=COLUMNS, default=list(COLUMNS), help="which ways, with --models"
+    )
+    parser.add_argument("--autotune", nargs="*", default=[], help="networks compiled with mode='max-autotune'")
     args = parser.parse_args()
     device = torch.device(args.device, 0) if args.device == "cuda" else torch.device(args.device)
+    if args.models:
+        table = time_networks(args.models, device, args.batch, args.columns, args.autotune)
+        print(show_table(table))
+        if args.json:
+            gpu = torch.cuda.get_device_name(device)
+            found = {"gpu": gpu, "torch": torch.__version__, "batch": args.batch, "networks": table}
+            args.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        return
     train, test = (data.load("cifar10", args.data_root, split) for split in ("train", "test"))
     if args.per_class:
         train = data.samples_per_class(train, args.per_class)
@@ -226,7 +240,8 @@ def main() -> None:
     if device.type == "cuda":
         figures["packed_steps_per_s"] = {str(n): time_packed(device, args, n) for n in args.packed}
         print("packed, models x steps a second", figures["packed_steps_per_s"], flush=True)
-    figures["baseline"] = time_baseline(train, test, device, args)
+    with without_our_kernels():  # they are part of the engine
+        figures["baseline"] = time_baseline(train, test, device, args)
     print("baseline", figures["baseline"], flush=True)
 
     ours, baseline = figures["ours"], figures["baseline"]

@@ -33,16 +33,16 @@ class Setting:
 FAST = Setting(tokens=200, sentences=400, length=33, width=32, depth=1, steps=150, measured=200)
 
 
-def generate_text(setting: Setting, successors: int = 3) -> Tensor:
-    """Sentences [sentences, length]: each token is followed by one of three others, which Zipf's law draws."""
+def generate_text(setting: Setting, surprise: float = 0.15) -> Tensor:
+    """Sentences [sentences, length]: every token has one successor, but now and then Zipf's law draws another token."""
     zipf = 1 / torch.arange(1, setting.tokens + 1)
-    following = torch.multinomial(zipf, setting.tokens * successors, replacement=True).reshape(-1, successors)
-    chosen = torch.multinomial(torch.tensor([0.85, 0.1, 0.05]), setting.sentences * setting.length, replacement=True)
-    chosen = chosen.reshape(setting.sentences, setting.length)
-    text = torch.empty(setting.sentences, setting.length, dtype=torch.long)
-    text[:, 0] = torch.randint(setting.tokens, (setting.sentences,))
+    successor = torch.randperm(setting.tokens)
+    shape = (setting.sentences, setting.length)
+    drawn = torch.multinomial(zipf, shape[0] * shape[1], replacement=True).reshape(shape)
+    surprising = torch.rand(shape) < surprise
+    text = drawn.clone()
     for place in range(1, setting.length):
-        text[:, place] = following[text[:, place - 1], chosen[:, place]]
+        text[:, place] = torch.where(surprising[:, place], drawn[:, place], successor[text[:, place - 1]])
     return text
 
 

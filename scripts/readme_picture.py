@@ -1,4 +1,4 @@
-"""Make docs/figures/report.png, the README's picture: two views of the page of a real comparison on digits.
+"""Make docs/figures/report.png, the README's picture: the answer and the curves of a real comparison on digits.
 
     python scripts/readme_picture.py [FOLDER]
 
@@ -19,9 +19,10 @@ from ncollapse.report import write_report
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "figures" / "report.png"
-VIEWS = ("#main", "#collapse-curves")
-SIZE = {"width": 1120, "height": 1180}
-FRAME = "margin:0;padding:20px;display:flex;gap:20px;background:#dedbd2"
+VIEWS = ("#findings .card", "#figure-collapse")
+WIDTH = 1260
+"""The width of the window; the picture shows some 980 pixels of it, and its text stays readable at 830."""
+FRAME = "margin:0;padding:16px;display:flex;flex-direction:column;gap:16px;background:#fffefb"
 
 
 def main() -> None:
@@ -36,20 +37,18 @@ def main() -> None:
     TARGET.parent.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport=SIZE, color_scheme="light", reduced_motion="reduce")
+        options = {"color_scheme": "light", "reduced_motion": "reduce", "device_scale_factor": 1.5}
+        page = browser.new_page(viewport={"width": WIDTH, "height": 900}, **options)
         page.goto(address)
-        page.wait_for_selector("html[data-ready=true]", timeout=120000)
-        shots = []
-        for view in VIEWS:
-            top = 0 if view == "#main" else page.locator(view).bounding_box()["y"] - 24
-            page.evaluate("top => scrollTo(0, top)", top)
-            page.wait_for_timeout(300)
-            shots.append(base64.b64encode(page.screenshot()).decode())
-        page.set_viewport_size({"width": 2 * SIZE["width"] + 60, "height": SIZE["height"] + 40})
-        images = "".join(f'<img style="border-radius:8px" src="data:image/png;base64,{shot}">' for shot in shots)
-        page.set_content(f'<body style="{FRAME}">{images}</body>')
-        page.wait_for_timeout(300)
-        page.screenshot(path=TARGET)
+        page.wait_for_selector("html[data-ready=true]", timeout=300_000)
+        page.add_style_tag(content="section { content-visibility: visible !important; }")
+        page.wait_for_timeout(500)
+        shots = [base64.b64encode(page.locator(view).first.screenshot()).decode() for view in VIEWS]
+        images = "".join(f'<img style="width:100%" src="data:image/png;base64,{shot}">' for shot in shots)
+        sheet = browser.new_page(viewport={"width": 1000, "height": 300}, device_scale_factor=1.5)
+        sheet.set_content(f'<body style="{FRAME}">{images}</body>')
+        sheet.wait_for_timeout(1000)
+        sheet.screenshot(path=TARGET, full_page=True)
         browser.close()
     print(TARGET)
 

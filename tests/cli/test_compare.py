@@ -212,7 +212,7 @@ def test_a_dry_run_says_what_would_be_run_and_runs_nothing(tmp_path, capsys):
 
 def test_shares_of_a_job_array_make_up_the_whole(uninterrupted, tmp_path, capsys):
     _, whole, _ = uninterrupted
-    words = ["compare", "--out", str(tmp_path), *SMALL]
+    words = ["compare", "--out", str(tmp_path), *SMALL, "--engine", "packed", "--device", "cpu"]
     assert main([*words, "--index", "1/2"]) == 0
     assert len(list(tmp_path.glob("*/summary.json"))) == 2
     assert main([*words, "--index", "2/2"]) == 0

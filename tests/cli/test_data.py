@@ -97,3 +97,40 @@ def test_check_survives_a_pickle_that_never_fills_its_array(tmp_path, capsys):
     _, found = run_json(capsys, "check", "cifar10", "--root", str(tmp_path))
     assert found["cifar10"]["state"] == "damaged"
     assert "an array is never filled" in found["cifar10"]["problems"][0]
+
+
+def write_pictures(folder, counts):
+    image = pytest.importorskip("PIL.Image")
+    for name, count in counts.items():
+        for i in range(count):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            image.fromarray(np.full((5, 4, 3), i, np.uint8)).save(folder / name / f"{i}.png")
+
+
+def test_check_reads_a_folder_of_one_s_own(tmp_path, capsys):
+    write_pictures(tmp_path / "pets", {"ant": 10, "bee": 5, "wasp": 2})
+    name = f"folder:{tmp_path / 'pets'}"
+    code, found = run_json(capsys, "check", name)
+    assert code == 0
+    assert (found[name]["state"], found[name]["train"], found[name]["num_classes"]) == ("sound", 17, 3)
+    assert "no test split: a fifth of each class is held out for it" in found[name]["notes"]
+    assert "training samples a class: 2 (wasp) to 10 (ant), ratio 5" in found[name]["notes"]
+    assert "wasp: fewer than 3 samples" in found[name]["warnings"][0]
+    for i in range(7):
+        (tmp_path / "pets" / "ant" / f"{i}.png").write_bytes(b"no picture")
+    assert main(["data", "check", name]) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("cannot decode") == 5
+    assert "train: 2 more images cannot be decoded" in printed
+
+
+def test_check_reads_an_array_file_of_one_s_own(tmp_path, capsys):
+    np.savez(tmp_path / "mine.npz", images=np.zeros((9, 4, 4), np.uint8), labels=np.arange(9) % 3)
+    name = f"npz:{tmp_path / 'mine.npz'}"
+    code, found = run_json(capsys, "check", name, "digits")
+    assert code == 0
+    assert {name, "digits"} == set(found)
+    assert found[name]["train"] == 9
+    code, found = run_json(capsys, "check", "npz:nowhere.npz")
+    assert code == 1
+    assert "nowhere.npz" in found["npz:nowhere.npz"]["problems"][0]

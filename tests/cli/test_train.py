@@ -177,3 +177,43 @@ def test_help_lists_recipes_and_options(capsys):
         main(["train", "digits", "--help"])
     assert caught.value.code == 0
     assert "--optim.lr" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "verb", ["measure", "predict", "certify", "compare", "train digits", "reproduce", "report", "data"]
+)
+def test_help_has_plain_placeholders(verb, capsys):
+    with pytest.raises(SystemExit) as left:
+        main([*verb.split(), "--help"])
+    assert left.value.code == 0
+    printed = capsys.readouterr().out
+    assert "{None}" not in printed
+    assert "FLOAT" in printed or "PATH" in printed
+
+
+def test_help_explains_every_field(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "digits", "--help"])
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for text in ("The learning rate before any schedule.", "The momentum of SGD.", "Mirror left to right with"):
+        assert text in printed
+    assert "--lr FLOAT, --optim.lr FLOAT" in printed
+
+
+def test_short_names_change_the_recipe():
+    words = ["--lr", "0.3", "--model", "mlp-77", "--batch-size", "16", "--weight-decay", "0.1", "--epochs", "30"]
+    _, recipe = parse(["bce-vs-ce/setting-1", "--out", "x", *words, "--augment", "standard", "rotation=5"])
+    assert (recipe.optim.lr, recipe.model.name, recipe.optim.batch_size) == (0.3, "mlp-77", 16)
+    assert (recipe.optim.weight_decay, recipe.optim.epochs, recipe.schedule.milestones) == (0.1, 30, (9, 18, 24))
+    assert (recipe.augment.crop, recipe.augment.rotation) == (4, 5.0)
+    _, recipe = parse(["bce-vs-ce/setting-1", "--out", "x", "--optim.epochs", "30", "--loss.gamma", "none"])
+    assert (recipe.optim.epochs, recipe.schedule.milestones) == (30, (30, 60, 80))
+
+
+def test_a_dry_run_of_train_starts_nothing(tmp_path, capsys):
+    assert main(["train", "digits", "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "recipe: digits"
+    assert lines[3].startswith("runs: 1, 0 finished; about ")
+    assert lines[-1] == recipes.get("digits").run_id
+    assert not (tmp_path / "out").exists()

@@ -146,3 +146,60 @@ def test_files_that_hold_no_weights(tmp_path):
     torch.save([1, 2], tmp_path / "list.pth")
     with pytest.raises(ValueError, match="no dictionary of tensors"):
         load_weights(network, tmp_path / "list.pth")
+
+
+class OwnNetwork(nn.Module):
+    """A network with classifiers of no known name: only the number of outputs tells which layer is the last."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.ReLU())
+        self.to_classes = nn.Linear(7, num_classes)
+
+    def forward(self, x):
+        return self.to_classes(self.body(x))
+
+
+def make_own(num_classes):
+    return OwnNetwork(num_classes)
+
+
+def make_two_outputs(num_classes):
+    network = OwnNetwork(num_classes)
+    network.forward = lambda x: (network.to_classes(network.body(x)), x)
+    return network
+
+
+def make_other_size(num_classes):
+    return OwnNetwork(num_classes + 1)
+
+
+def test_a_factory_s_network_gets_our_head():
+    network = create(f"{__name__}:make_own", 5, in_channels=3, image_size=2)
+    assert (network.num_features, network.feature_kind, network.num_classes) == (7, "relu", 5)
+    x = torch.randn(4, 3, 2, 2)
+    assert torch.equal(network(x), network.head(network.trunk.body(x)))
+
+
+def test_a_factory_s_network_takes_vectors():
+    network = create(f"{__name__}:make_own", 5, in_channels=12, image_size=1)
+    assert network(torch.randn(4, 12)).shape == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("factory", "size", "message"),
+    [
+        ("make_own", 3, r"model: OwnNetwork cannot be run on inputs \[3, 3, 3\]"),
+        ("make_two_outputs", 2, r"without to_classes: expected features \[2, 7\], got tuple"),
+        ("make_other_size", 2, "no linear classifier in any of fc, classifier, head, heads, nor one with 5 outputs"),
+    ],
+)
+def test_a_factory_s_network_that_does_not_fit_is_named(factory, size, message):
+    with pytest.raises(ValueError, match=message):
+        create(f"{__name__}:{factory}", 5, in_channels=3, image_size=size)
+
+
+def test_a_width_cannot_be_given_to_a_network_of_one_s_own():
+    with pytest.raises(ValueError, match=r"feature_dim: cannot change .*; use feature_dim_linear"):
+        create(f"{__name__}:make_own", 5, in_channels=3, image_size=2, feature_dim=3)
+    assert create(f"{__name__}:make_own", 5, image_size=2, feature_dim_linear=3).num_features == 3

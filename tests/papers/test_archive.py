@@ -2,12 +2,13 @@
 
 import json
 import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from ncollapse.papers.archive import collect, find_records, thin, unpack
+from ncollapse.papers.archive import collect, find_records, gpu_minutes, index_records, thin, unpack
 from ncollapse.runs.record import read_runs
 
 SPREAD = {"mean": 1.23456789, "std": 0.1, "min": 0.0, "q05": 0.1, "max": 2.0}
@@ -67,9 +68,28 @@ def test_an_archive_holds_no_weights_and_repeats_itself(tmp_path):
     collect(tmp_path / "runs", tmp_path / "one.tar.gz")
     with tarfile.open(tmp_path / "one.tar.gz") as archive:
         names = sorted(archive.getnames())
-    assert names == [f"aaa/{n}" for n in ("config.json", "env.json", "gram.json", "history.jsonl.gz", "summary.json")]
+    kept = ("config.json", "env.json", "gram.json", "history.jsonl.gz", "snapshot.safetensors", "summary.json")
+    assert names == [f"aaa/{name}" for name in kept]
 
 
 def test_short_histories_stay_whole():
     rows = [{"epoch": e, "train": {"nc1": 1.0}} for e in range(5)]
     assert [row["epoch"] for row in thin(rows)] == [0, 1, 2, 3, 4]
+
+
+def test_the_index_says_what_a_record_is_behind(tmp_path):
+    make_run(tmp_path / "aaa", epochs=3)
+    make_run(tmp_path / "bbb", epochs=3)
+    text = index_records(read_runs(tmp_path), {"one/table-1": ["aaa"], "one/figure-2": ["aaa"]})
+    first, second = (line for line in text.splitlines() if line.startswith("| ["))
+    assert first.startswith("| [aaa](runs/aaa) |")
+    assert first.endswith("| one/table-1, one/figure-2 |")
+    assert second.endswith("| nothing judged |")
+
+
+def test_minutes_of_a_gpu_are_those_of_the_last_measurement(tmp_path):
+    make_run(tmp_path / "aaa", epochs=3)
+    (record,) = read_runs(tmp_path)
+    history = [{"epoch": e, "time": {"elapsed_s": 60.0 * e}} for e in (1, 2)]
+    assert gpu_minutes(replace(record, history=history)) == 0
+    assert gpu_minutes(replace(record, history=history, env={"hardware": {"gpu": "some"}})) == 2

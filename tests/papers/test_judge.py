@@ -383,6 +383,23 @@ def test_trials_decide_no_claim_where_there_are_longer_runs(tmp_path):
     assert outcome.detail.endswith("so far")
 
 
+@pytest.mark.parametrize(("rising", "epoch"), [((80.0, 84.0, 87.0, 88.0), 3), ((80.0, 81.0, 82.0, 83.0), None)])
+def test_a_number_of_another_epoch_is_found(rising, epoch, tmp_path):
+    """Printed is a rho of 85.52; the best epoch is reported, so ours may be of another one."""
+    experiment = get_experiment("bce-vs-ce/table-12")
+    keys = {"model": ("resnet18",), "optimizer": ("adamw",), "augment": ("DA1",), "loss": ("ce",)}
+    points = expand(experiment, keys)
+    run = record(points[0], tmp_path, weight_energy=rising[-1] + 0.5)
+    run = replace(run, history=[{"epoch": e, "train": {"weight_energy": v}} for e, v in enumerate(rising, 1)])
+    outcome = evaluate(experiment, [run], points)
+    line = next(x for x in outcome.lines if x.field == "train.weight_energy")
+    assert line.published.mean == "85.52"
+    assert line.passed_at == epoch
+    (said,) = markdown.explain(outcome)
+    assert ("(epoch 3): the epoch with the best test accuracy" in said) is (epoch == 3)
+    assert said.endswith("not explained.") is (epoch is None)
+
+
 def test_what_was_not_reproduced_has_a_cause_or_says_so(tmp_path):
     experiment = get_experiment("bce-vs-ce/table-12")
     points = expand(experiment, {"model": ("resnet18",), "optimizer": ("adamw",), "augment": ("DA1",)})

@@ -76,6 +76,7 @@ def test_lines_stand_in_the_panel_of_their_own_group(mixed):
 def test_warnings_are_folded_and_nothing_is_called_none(mixed):
     table = next(t for t in mixed.tables if t.id == "summary")
     assert table.notes == (
+        "The first 100 of 128 variants; the table of runs has all runs.",
         "One seed per variant: no standard deviation and no interval can be given; differences may be chance.",
     )
     text = re.sub(r"<script.*?</script>|<style.*?</style>|<pre.*?</pre>", "", render(mixed), flags=re.S)

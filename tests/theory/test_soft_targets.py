@@ -83,8 +83,11 @@ def test_logit_offsets():
     assert abs(solution.objective - nc.solve(plain.replace(bias=False)).objective) > 1e-3
     c = nc.certify(solution.features, solution.labels, solution.weight, None, adjusted)
     assert c.objective == pytest.approx(solution.objective, abs=1e-12)
-    with pytest.raises(ValueError, match="no closed form"):
-        nc.predict(adjusted)
+    with pytest.raises(ValueError, match="no closed form is known for ce with a logit offset"):
+        nc.predict(adjusted.replace(features="relu"))
+    soft = nc.Problem("ce", targets=MIXED, target_counts=COUNTS, bias=False, features="relu", **DECAYS)
+    with pytest.raises(ValueError, match="no closed form is known for ce with soft targets"):
+        nc.predict(soft)
 
 
 @pytest.mark.parametrize(("loss", "params"), [("ce", {}), ("focal", {"gamma": 2.0}), ("ls", {"alpha": 0.1})])

@@ -2,13 +2,17 @@
 
 import json
 import tomllib
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
+from ncollapse.data import Augment
 from ncollapse.theory import predict
 from ncollapse.train import DataSpec, DecaySpec, OptimSpec, Recipe, ScheduleSpec, recipes
+from ncollapse.train.changes import parse_augment
+from ncollapse.train.field_help import field_help
 from ncollapse.train.schedule import milestones, rate_at
 from ncollapse.train.theory import count_samples, mean_batch
 
@@ -127,6 +131,26 @@ def test_a_choice_brings_what_goes_with_it():
     mse = recipes.choose("all-losses", loss="mse", data="mini-imagenet", model="resnet50")
     assert (mse.loss.kappa, mse.loss.beta, mse.model.name, mse.data.image_size) == (1, 15, "wide-resnet18-2", 84)
     assert recipes.choose("mse-landscape/sgd", loss="ce", data="mnist") == recipes.get("mse-landscape/sgd", loss="ce")
+
+
+def test_the_mse_of_the_papers_code_is_that_of_torch():
+    """Averaged over classes, not halved; the paper's equations sum and halve, which diverges at the printed rate."""
+    logits, target = torch.tensor([[0.2, -1.0, 3.0], [1.0, 0.5, 0.0]]), torch.tensor([2, 0])
+    one_hot = torch.nn.functional.one_hot(target, 3).float()
+    for name in ("mse-landscape/sgd", "mse-landscape/augmented", "mse-landscape/lbfgs"):
+        loss = recipes.get(name).loss.make()
+        assert float(loss(logits, target)) == pytest.approx(float(torch.nn.functional.mse_loss(logits, one_hot)))
+    rescaled = recipes.get("all-losses", loss="mse").loss.make()
+    expected = float(torch.nn.functional.mse_loss(logits, 15 * one_hot))
+    assert float(rescaled(logits, target)) == pytest.approx(expected)
+
+
+def test_the_long_tail_as_printed_and_as_cited():
+    printed, cited = recipes.get("bce-vs-ce/long-tail"), recipes.get("bce-vs-ce/long-tail-cited", loss="ce")
+    assert (printed.model.name, cited.model.name) == ("resnet32", "resnet34")
+    assert (cited.optim.batch_size, cited.optim.epochs, cited.optim.weight_decay) == (64, 320, 5e-3)
+    assert (cited.schedule.name, cited.select, cited.model.bias_init) == ("cosine", "best-test", 0.0)
+    assert printed.data.long_tail == cited.data.long_tail == 100
 
 
 def test_settings_of_table_5():
@@ -251,3 +275,53 @@ def test_the_reduction_over_classes_enters_the_run_id_only_when_set():
     assert plain.override(loss__class_reduction="mean").loss.make().class_reduction == "mean"
     with pytest.raises(ValueError, match="class_reduction"):
         plain.override(loss__name="ce", loss__class_reduction="mean")
+
+
+def all_specs():
+    recipe = Recipe()
+    return [
+        recipe,
+        *(getattr(recipe, item.name) for item in fields(recipe) if is_dataclass(getattr(recipe, item.name))),
+    ]
+
+
+@pytest.mark.parametrize("spec", all_specs(), ids=lambda spec: type(spec).__name__)
+def test_every_field_has_a_help_text(spec):
+    plain = [item.name for item in fields(spec) if not is_dataclass(getattr(spec, item.name))]
+    assert set(field_help(type(spec))) == set(plain)
+    assert all(text.endswith(".") and len(text) > 10 for text in field_help(type(spec)).values())
+
+
+def test_normalisation_counts_only_where_it_is_chosen():
+    recipe = recipes.get("digits")
+    assert recipe.override(data__normalise="auto").run_id == recipe.run_id
+    assert recipe.override(data__normalise="none").run_id != recipe.run_id
+
+
+def test_normalisation_reaches_the_network():
+    from ncollapse.train.build import load_splits, make_loaders
+    from ncollapse.train.distributed import World
+
+    world = World(0, 1, torch.device("cpu"))
+    seen = {}
+    for word in ("auto", "recipe", "none", "0.5/0.25"):
+        recipe = recipes.get("digits").override(data__normalise=word)
+        loaders = make_loaders(recipe, load_splits(recipe, None), world)
+        seen[word] = next(iter(loaders.measured["test"]))[0]
+    assert torch.equal(seen["auto"], seen["recipe"])
+    mean, std = 0.3058, 0.3759
+    torch.testing.assert_close(seen["auto"], (seen["none"] - mean) / std)
+    torch.testing.assert_close(seen["0.5/0.25"], (seen["none"] - 0.5) / 0.25)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["none"], Augment()),
+        (["standard"], Augment(crop=4, flip=True)),
+        (["standard", "flip=false", "crop=2"], Augment(crop=2)),
+        (["rotation=15", "label-smoothing=0.1"], Augment(rotation=15.0, label_smoothing=0.1)),
+    ],
+)
+def test_augmentation_in_words(words, found):
+    assert parse_augment(words) == found

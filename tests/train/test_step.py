@@ -6,9 +6,13 @@ import threading
 import pytest
 import torch
 
-from ncollapse.models import create
-from ncollapse.train import optimiser, step
+from ncollapse.models import create, norm
+from ncollapse.train import optimiser, state, step
+from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.recipe import OptimSpec
+from reference.norm_ops import register
+
+ON_GPU = torch.cuda.is_available()
 
 
 class Graph:
@@ -85,3 +89,52 @@ def test_lbfgs_takes_the_same_step_with_channels_last():
     for before, a, b in zip(network.parameters(), plain.parameters(), last.parameters()):
         assert not torch.equal(a, before)
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
+
+
+class Decayed(CrossEntropy):
+    """With decays of features and head, as in bce-vs-ce's settings 1 and 2."""
+
+    def forward(self, x, y, size):
+        features = self.model.features(x)
+        loss = torch.nn.functional.cross_entropy(self.model.head(features), y)
+        decays = sum(value.square().sum() for value in (features, *self.model.head.parameters()))
+        return loss + 2.5e-4 * decays, loss.detach()
+
+
+def follow(name, batches, dtype, fused, monkeypatch):
+    """The losses of some steps on the GPU if there is one: fused and captured, or plain and eager."""
+    device, spec = torch.device("cuda", 0) if ON_GPU else torch.device("cpu"), OptimSpec("sgd", 0.001)
+    with monkeypatch.context() as patch, switches(device, "fp32", False), own_stream(device):
+        patch.setattr(norm, "HAS_TRITON", fused)
+        if fused and not ON_GPU:
+            register()
+            patch.setattr(norm, "can_fuse", lambda norm, x, residual: True)
+        torch.manual_seed(0)
+        model = create(name, 10).to(device, dtype).to(memory_format=torch.channels_last).train()
+        solver, tally = optimiser.make(spec, model), step.Tally(device)
+        start = {key: value.clone() for key, value in state.tensors_of(model, solver).items()}
+        feed = [(x.to(device, dtype).contiguous(memory_format=torch.channels_last), y.to(device)) for x, y in batches]
+        if fused and ON_GPU:
+            pool = torch.cuda.graph_pool_handle()
+            work = step.GraphStep(Decayed(model), solver, spec, tally, feed[:1], pool)
+            state.restore(model, solver, start, {})
+        else:
+            work = step.EagerStep(Decayed(model), solver, spec, tally)
+        losses = []
+        for x, y in feed:
+            tally.reset()
+            work(x, y, len(y))
+            losses.append(tally.read()[0] / len(y))
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "densenet121-small"] if ON_GPU else ["wide-resnet18-0.25"])
+def test_fused_steps_follow_float64_as_closely_as_plain_ones(name, monkeypatch):
+    """Batch-normalised networks magnify what is rounded from step to step, so that the plain network is the measure."""
+    torch.manual_seed(1)
+    count, images, size = (20, 64, 32) if ON_GPU else (6, 8, 16)
+    batches = [(torch.randn(images, 3, size, size), torch.randint(10, (images,))) for _ in range(count)]
+    exact = follow(name, batches, torch.float64, False, monkeypatch)
+    plain, fused = ((follow(name, batches, torch.float32, f, monkeypatch) - exact).abs() / exact for f in (False, True))
+    assert fused[0] < 1e-5
+    assert bool((fused <= 10 * plain.cummax(0).values + 1e-5).all())

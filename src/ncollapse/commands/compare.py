@@ -14,8 +14,8 @@ from ncollapse.output import writing_to
 
 if TYPE_CHECKING:
     from ncollapse.compare import Comparison
-    from ncollapse.compare.preview import Preview
     from ncollapse.compare.tuning import Choice
+    from ncollapse.sweep.preview import Preview
     from ncollapse.train import Recipe
 
 
@@ -97,8 +97,8 @@ def main(argv: list[str]) -> int:
     """Parse, run, print; 0 if every run finished, else 1."""
     args = parse_args(Args, argv, "compare")
     from ncollapse.compare.plan import compare, plan
-    from ncollapse.compare.preview import preview
     from ncollapse.compare.tuning import check_tuning, parse_grid, tune
+    from ncollapse.sweep.preview import preview
     from ncollapse.sweep.progress import follow
     from ncollapse.sweep.sweep import check_options
 
@@ -108,7 +108,7 @@ def main(argv: list[str]) -> int:
     tuned = check_tuning(recipes, grid, index)
     check_options(args.out, args.engine, args.jobs, args.device, index, args.time_limit)
     local = args.engine != "ray"  # whose nodes may have a GPU where this one has none
-    shown = preview([*recipes, *tuned], args.out, data_root=args.data_root, device=args.device, timed=local)
+    shown = preview(recipes, args.out, tuning=tuned, timed=local, data_root=args.data_root, device=args.device)
     if args.dry_run:
         return show_plan(recipes, shown, args)
     print("\n".join(shown.lines()), file=sys.stderr, flush=True)

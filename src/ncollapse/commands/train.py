@@ -52,6 +52,8 @@ class Args(Generic[T]):
     """Compile the network (GPU); default: for runs long enough to repay it."""
     tracker: Literal["tensorboard", "mlflow"] | None = None
     """Also log every line of history to DIR/tensorboard, or to the MLflow server that MLFLOW_TRACKING_URI names."""
+    dry_run: bool = False
+    """Say what would be trained and what it costs, and stop."""
     json: bool = False
     """Print the summary as one JSON object."""
 
@@ -68,6 +70,8 @@ def main(argv: list[str]) -> int:
         )
         return 0 if asked else 2
     args, recipe = parse(argv)
+    if args.dry_run:
+        return show_preview(recipe, args)
     shown = _Progress(recipe, quiet=args.json or not sys.stderr.isatty())
     try:
         with shown, track(args.tracker, recipe, args.out) as trackers:
@@ -103,6 +107,18 @@ def parse(argv: list[str]) -> tuple[Args[Any], Recipe]:
     args: Args[Any] = parse_args(kind, argv[1:], f"train {argv[0]}", pairs=True, default=Args(start, tyro.MISSING))
     recipe = Recipe.from_dict(asdict(args.recipe))
     return args, apply_changes(recipe, {"epochs": args.epochs}, args.augmentation)
+
+
+def show_preview(recipe: Recipe, args: Args[Any]) -> int:
+    """Print what a run would do, without starting it."""
+    from ncollapse.sweep.preview import preview
+
+    shown = preview([recipe], args.out, data_root=args.data_root, device=args.device)
+    if args.json:
+        console.print_json({"run": recipe.run_id, "preview": shown})
+    else:
+        print("\n".join([*shown.lines(), recipe.run_id]))
+    return 0
 
 
 def find_recipe(name: str, options: list[str]) -> Recipe:

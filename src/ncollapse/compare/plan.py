@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ncollapse.compare.comparison import Comparison, compare_records
 from ncollapse.runs.record import read_run
+from ncollapse.sweep.preview import COLLAPSE_RECIPE
 from ncollapse.sweep.sweep import sweep
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 LEARNING_RATES = {"sgd": 0.01, "adam": 0.001, "adamw": 0.001, "lbfgs": 0.01}
 """The papers' rates, for optimisers that are not the recipe's own."""
-VECTOR_RECIPE, IMAGE_RECIPE = "digits", "bce-vs-ce/setting-2"
+VECTOR_RECIPE, IMAGE_RECIPE = "digits", COLLAPSE_RECIPE
 """The recipes of data sets without one of their own: for small images and vectors, and for images."""
 
 

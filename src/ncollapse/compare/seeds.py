@@ -117,10 +117,11 @@ def paired_difference(
     if not (resolution >= 0 and smallest >= 0):
         raise ValueError(f"resolution and smallest: expected numbers of at least 0, got {resolution} and {smallest}")
     found = estimate([b - a for a, b in zip(first, second) if math.isfinite(a) and math.isfinite(b)])
-    none = (found.mean, math.nan, math.nan, math.nan, found.n, confidence, resolution, smallest)
+    rounding = 1e-12 * max((abs(v) for v in (*first, *second) if math.isfinite(v)), default=0.0)
+    mean = 0.0 if abs(found.mean) <= rounding else found.mean
+    none = (mean, math.nan, math.nan, math.nan, found.n, confidence, resolution, smallest)
     if found.n < 2:
         return Difference(*none)
-    rounding = 1e-12 * max(abs(v) for v in (*first, *second) if math.isfinite(v))
     std = max(found.std if found.std > rounding else 0.0, resolution / math.sqrt(6))
     if std == 0:
         return Difference(*none)
@@ -128,9 +129,9 @@ def paired_difference(
     reach = student_quantile(found.n - 1, confidence) * error
     from scipy.special import stdtr
 
-    p_value = 2 * float(stdtr(found.n - 1, -abs(found.mean) / error))
-    limits = found.mean - reach, found.mean + reach
-    return Difference(found.mean, *limits, p_value, found.n, confidence, resolution, smallest)
+    p_value = 2 * float(stdtr(found.n - 1, -abs(mean) / error))
+    limits = mean - reach, mean + reach
+    return Difference(mean, *limits, p_value, found.n, confidence, resolution, smallest)
 
 
 def mean_interval(found: Estimate, confidence: float = CONFIDENCE, resolution: float = 0.0) -> tuple[float, float]:

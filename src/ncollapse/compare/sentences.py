@@ -54,7 +54,14 @@ def describe_contexts(rankings: Sequence[Ranking | None]) -> str:
     seeded = [r for r in compared if r.pairs > 1]
     start = f"{count(len(compared), 'setting')} of {len(rankings)} compare losses"
     if not seeded:
-        return f"{start}, all with one shared seed, so chance is not ruled out in any of them."
+        ahead: dict[str, int] = {}
+        for ranking in compared:
+            behind = ranking.places[1].behind
+            name = _loss(ranking.places[0]) if behind and behind.mean else "neither"
+            ahead[name] = ahead.get(name, 0) + 1
+        counted = join([f"{name} in {number}" for name, number in sorted(ahead.items(), key=lambda item: -item[1])])
+        chance = "all with one shared seed, so chance is not ruled out in any of them"
+        return f"{start}, {chance}. Ahead on accuracy: {counted}."
     wins: dict[str, int] = {}
     for ranking in seeded:
         if len(ranking.leaders) == 1:

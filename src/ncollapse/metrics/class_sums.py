@@ -19,9 +19,9 @@ from .similarity import DirectionSums
 SMALLEST, LARGEST = 1e-70, 1e70  # between them fourth powers, summed over samples and classes, stay within float64
 
 
-@dataclass(frozen=True)
+@dataclass
 class ClassSums:
-    """What the first pass finds."""
+    """What the first pass finds; the [K, d] sums are let go as soon as they are used."""
 
     counts: Tensor  # [K] float64
     sums: Tensor  # [K, d] of h - anchor
@@ -60,7 +60,7 @@ def sum_classes(source: Source, num_classes: int | None, *, directions: bool = T
         counts.index_add_(0, labels, torch.ones_like(norms))
     if anchor is None:
         raise ValueError("features: no samples (N = 0); at least one is needed")
-    if not bool(torch.isfinite(sums).all() & torch.isfinite(anchor).all()):
+    if not bool(torch.isfinite(sums.sum() + anchor.sum())):  # NaN and Inf reach the sum, without a copy of it
         refuse_non_finite(source, source.rows())
         raise ValueError("features: their sums overflow float64; rescale them")
     energy = float(total / counts.sum())

@@ -84,7 +84,7 @@ class Spectrum(NamedTuple):
 
 def take_moments(counts: Tensor, offsets: Tensor, anchor: Tensor, energies: Tensor) -> Moments:
     """Moments of filled classes, from their counts, mean offsets and mean energies around the anchor."""
-    shift = (counts[:, None] * offsets).sum(0) / counts.sum()
+    shift = counts @ offsets / counts.sum()
     return Moments(counts, offsets, anchor, shift, energies)
 
 

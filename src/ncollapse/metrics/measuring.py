@@ -25,7 +25,7 @@ from .collapse import Moments
 from .decay_fields import Decays
 from .measurement import NAN, Measurement
 from .numerical_rank import measure_numerical_rank
-from .presence import Presence
+from .presence import Presence, find_present
 from .reference import ReferenceLike, moments_of, open_reference
 from .sample_pass import SamplePass
 from .sample_scores import SampleScores, sum_scores
@@ -131,11 +131,12 @@ def measure_source(
     uncentred = chosen is None or chosen.any("compactness_uncentred", "distinctiveness")
     first = sum_classes(source, classes, directions=uncentred)
     wanted, notes = select_fields(fields, len(first.counts), numerical_rank=numerical_rank)
-    moments, presence = moments_of(first, strict=strict)
     values: dict[str, Any] = {"feature_energy": first.feature_energy}
-    if first.directions is not None and presence.comparable and first.feature_energy > 0:
-        found = first.directions.measure(first.counts)
+    if first.directions is not None and find_present(first.counts, strict=strict).comparable:
+        found = first.directions.measure(first.counts) if first.feature_energy > 0 else (NAN, NAN)
         values |= dict(zip(("compactness_uncentred", "distinctiveness"), found))
+    first.directions = None
+    moments, presence = moments_of(first, strict=strict)
     second = SamplePass(moments, presence, classifier, wanted, first.feature_energy, other)
     moments = second.run(source, first)
     values |= second.measure()

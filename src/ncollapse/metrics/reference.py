@@ -39,11 +39,12 @@ def open_reference(reference: ReferenceLike, dim: int, device: torch.device) -> 
 
 
 def moments_of(first: ClassSums, *, strict: bool = False) -> tuple[Moments, Presence]:
-    """The moments of the classes that a first pass found samples of."""
+    """The moments of the classes that a first pass found samples of; its sums become their means."""
     presence = find_present(first.counts, strict=strict)
     counts = presence.take(first.counts)
-    sums = first.sums.div_(first.counts.clamp_min(1.0)[:, None])  # in place: the sums are not needed any more
-    return take_moments(counts, presence.take(sums), first.anchor, presence.take(first.energies) / counts), presence
+    offsets = presence.take(first.sums.div_(first.counts.clamp_min(1.0)[:, None]))
+    first.sums = first.sums[:0].clone()
+    return take_moments(counts, offsets, first.anchor, presence.take(first.energies) / counts), presence
 
 
 def _move(moments: Moments, device: torch.device) -> Moments:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ncollapse.models.network import require_feature_dim, start_convolutions
-from ncollapse.models.norm import norm_relu
+from ncollapse.models.norm import can_fuse, norm_relu, norm_relu_pool
+from ncollapse.models.stem import convolve_stem
 
 SHAPES = {
     "densenet121": (32, 64, (6, 12, 24, 16)),
@@ -34,6 +34,23 @@ class DenseLayer(nn.Module):
         return torch.cat([x, y], 1)
 
 
+class DenseBlock(nn.Sequential):
+    """Dense layers, one after another; in training on a GPU they share one map (`dense_block`)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and not torch.compiler.is_compiling() and self.shares(x):
+            from ncollapse.models.dense_block import run_block
+
+            return run_block(list(self), x)  # type: ignore[arg-type]
+        return super().forward(x)  # type: ignore[no-any-return, no-untyped-call]
+
+    def shares(self, x: Tensor) -> bool:
+        """Whether the fused kernels know every layer, and nobody looks at its parts."""
+        watched = any(part._forward_hooks or part._forward_pre_hooks for part in self.modules() if part is not self)
+        norms = (part for part in self.modules() if isinstance(part, nn.BatchNorm2d))
+        return not watched and all(can_fuse(norm, x, None) for norm in norms)
+
+
 class Squeeze(nn.Module):
     """BN, ReLU and a 1 x 1 convolution: a transition without its pooling."""
 
@@ -46,15 +63,27 @@ class Squeeze(nn.Module):
 
 
 class Transition(Squeeze):
-    """A squeeze, then the mean over 2 x 2 pixels."""
+    """A squeeze and the mean over 2 x 2 pixels: the mean first, since a 1 x 1 convolution commutes with it."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.avg_pool2d(super().forward(x), 2)
+        return self.conv(norm_relu_pool(self.norm, x))  # type: ignore[no-any-return]
 
 
-def build_densenet(
-    name: str, *, in_channels: int, stem: str, feature_dim: int | None = None
-) -> tuple[nn.Sequential, int]:
+class DenseNet(nn.Sequential):
+    """The trunk, whose parts named norm* and relu* are one operation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name, part in self.named_children():
+            if name == "conv0":
+                x = convolve_stem(part, x)  # type: ignore[arg-type]
+            elif name.startswith("norm"):
+                x = norm_relu(part, x)  # type: ignore[arg-type]
+            elif not name.startswith("relu"):
+                x = part(x)
+        return x
+
+
+def build_densenet(name: str, *, in_channels: int, stem: str, feature_dim: int | None = None) -> tuple[DenseNet, int]:
     """DenseNet-121 or 161 up to its last BN and ReLU.
 
     "densenet121-small" is the DenseNet121 of bce-vs-ce's public code: half the growth and half the channels of the
@@ -64,7 +93,7 @@ def build_densenet(
     """
     require_feature_dim(feature_dim)
     growth, channels, depths = SHAPES[name]
-    trunk = nn.Sequential()
+    trunk = DenseNet()
     if stem == "small" and name != "densenet121-small":
         trunk.add_module("conv0", nn.Conv2d(in_channels, channels, 3, padding=1, bias=False))
     else:
@@ -74,7 +103,7 @@ def build_densenet(
         if stem == "imagenet":
             trunk.add_module("pool0", nn.MaxPool2d(3, 2, 1))
     for number, layers in enumerate(depths, 1):
-        block = nn.Sequential()
+        block = DenseBlock()
         for place in range(layers):
             block.add_module(f"denselayer{place + 1}", DenseLayer(channels + place * growth, growth))
         trunk.add_module(f"denseblock{number}", block)

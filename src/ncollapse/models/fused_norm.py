@@ -1,248 +1,379 @@
-"""Batch normalisation + residual + ReLU as Triton kernels over a channels-last map, read as a matrix [M, C].
+"""Triton kernels of batch normalisation + residual + ReLU over a channels-last map, read as a matrix [M, C].
 
-torch's channels-last kernels for bfloat16 take 830 of the 2,900 microseconds of a ResNet18 step on an H200 (batch 128),
-the ReLUs and additions around them another 260. Here each direction makes two passes over the map:
+Each direction makes two passes over the map, one launch each:
 
     forward:   sums of (x - r) and (x - r)^2 by channel, r the running mean;  y = relu(x scale + shift + residual)
-    backward:  g = dy [y > 0]; sums of g and g xhat;  dx = weight invstd (g - mean g - xhat mean(g xhat)), dres = g
+    backward:  g = (dy + dy') [y > 0]; sums of g and g xhat;  dx = weight invstd (g - mean g - xhat mean(g xhat))
 
-Without a residual y is not read again: its sign follows from x. With one, the first pass writes g for the second.
+dy' is the gradient of a second use of y: in a residual network every map has two, and adding their gradients here saves
+a pass. Without a residual y is not read again, because its sign follows from x.
 
-Sums are float32, by blocks of rows, and the blocks are added in a fixed order: the result is deterministic.
+Sums are float32, by blocks of rows. The last block to end adds the blocks up in a fixed order, so that the result is
+deterministic. The first pass goes through the map from its end and the second one from its start: what was touched last
+is still in the cache. The map may be some of the channels of a wider one, whose rows lie `ld` values apart.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
-from torch import Tensor, nn
+from torch import Tensor
 
-ROWS, CHANNELS = 64, 64
-"""The tile one program works on at a time."""
-BLOCKS, NARROW = 256, 16
-"""The tile in which partial sums are added up."""
-PROGRAMS = 528
-"""Programs that sum side by side at most: four for each multiprocessor of the H200, the fastest of those tried."""
+SUM_TILE, APPLY_TILE = (128, 32), (32, 128)
+"""Rows and channels of a program at a time: in the sums, and in the second passes."""
+LARGE, LARGE_TILE, SMALL_TILE = 1 << 24, (32, 64), (64, 32)
+"""The same in the sums that write g too: for maps of so many values, and for smaller ones."""
+ADDED, PROGRAMS = 32, 528
+"""Blocks of sums that are added at a time, and programs that sum side by side at most, four for each multiprocessor.
 
+All of these are the fastest of those tried on an H200, on the maps of ResNet18 and ResNet50."""
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _sum_forward(x, shift, partial, m, c, span, ROWS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
-    block, channel = tl.program_id(0), tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = channel < c
-    r = tl.load(shift + channel, mask=inside, other=0.0)
-    first = tl.zeros((ROWS, CHANNELS), tl.float32)  # added up once, at the end
-    second = tl.zeros((ROWS, CHANNELS), tl.float32)
-    for start in range(block * span, tl.minimum(block * span + span, m), ROWS):
-        row = start + tl.arange(0, ROWS)
-        mask = (row < m)[:, None] & inside[None, :]
-        value = tl.load(x + row[:, None].to(tl.int64) * c + channel[None, :], mask=mask, other=0.0).to(tl.float32)
-        value = tl.where(mask, value - r[None, :], 0.0)
-        first += value
-        second += value * value
-    tl.store(partial + block * 2 * c + channel, tl.sum(first, 0), mask=inside)
-    tl.store(partial + block * 2 * c + c + channel, tl.sum(second, 0), mask=inside)
+_tickets: dict[tuple[torch.device, int], Tensor] = {}
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _add_up(  # type: ignore[no-untyped-def]
-    partial, channel, inside, c, blocks, BLOCKS: tl.constexpr, CHANNELS: tl.constexpr,
+def _is_last(ticket, blocks):  # type: ignore[no-untyped-def]
+    """Whether this program is the last of `blocks` to come here; what the others stored before is then visible."""
+    tl.debug_barrier()  # every thread of this program has stored its part
+    return tl.atomic_add(ticket, 1, sem="acq_rel") == blocks - 1
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _add_up(partial, blocks, CHANNELS: tl.constexpr, ADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The two sums over [blocks, 2, CHANNELS], always in the same order."""
+    first = tl.zeros((ADDED, CHANNELS), tl.float32)
+    second = tl.zeros((ADDED, CHANNELS), tl.float32)
+    for start in range(0, blocks, ADDED):
+        block = start + tl.arange(0, ADDED)[:, None]
+        at = partial + block * 2 * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+        first += tl.load(at, mask=block < blocks, other=0.0, cache_modifier=".cg")
+        second += tl.load(at + CHANNELS, mask=block < blocks, other=0.0, cache_modifier=".cg")
+    return tl.sum(first, 0), tl.sum(second, 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _track(  # type: ignore[no-untyped-def]
+    running_mean, running_var, tracked, mean, variance, m, momentum, channel, inside, column,
 ):  # fmt: skip
-    first = tl.zeros((CHANNELS,), tl.float32)
-    second = tl.zeros((CHANNELS,), tl.float32)
-    for start in range(0, blocks, BLOCKS):
-        block = start + tl.arange(0, BLOCKS)
-        mask = (block < blocks)[:, None] & inside[None, :]
-        at = partial + block[:, None] * 2 * c + channel[None, :]
-        first += tl.sum(tl.load(at, mask=mask, other=0.0), 0)
-        second += tl.sum(tl.load(at + c, mask=mask, other=0.0), 0)
-    return first, second
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _finish_forward(  # type: ignore[no-untyped-def]
-    partial, running_mean, running_var, tracked, mean, invstd, m, c, blocks, momentum, eps,
-    BLOCKS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = channel < c
-    first, second = _add_up(partial, channel, inside, c, blocks, BLOCKS, CHANNELS)
+    """Move the running statistics towards the batch's."""
     r = tl.load(running_mean + channel, mask=inside, other=0.0)
     v = tl.load(running_var + channel, mask=inside, other=0.0)
-    offset = first / m
-    centre = r + offset
-    variance = second / m - offset * offset
-    variance = tl.where(variance < 0.0, 0.0, variance)  # not a maximum, which would lose NaN
-    tl.store(mean + channel, centre, mask=inside)
-    tl.store(invstd + channel, 1.0 / tl.sqrt(variance + eps), mask=inside)
-    tl.store(running_mean + channel, r + momentum * (centre - r), mask=inside)
+    tl.store(running_mean + channel, r + momentum * (mean - r), mask=inside)
     tl.store(running_var + channel, v + momentum * (variance * (m / (m - 1.0)) - v), mask=inside)
-    if tl.program_id(0) == 0:
+    if column == 0:
         tl.store(tracked, tl.load(tracked) + 1)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _pooled(row, height, width):  # type: ignore[no-untyped-def]
+    """Of pixels, by their rows in the map, the rows in the map of means over 2 x 2 pixels."""
+    image, pixel = row // (height * width), row % (height * width)
+    return (image * (height // 2) + pixel // width // 2) * (width // 2) + pixel % width // 2
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _statistics(  # type: ignore[no-untyped-def]
+    x, copy, running_mean, running_var, tracked, partial, ticket, mean, variance, m, c, ld_copy, blocks, momentum,
+    TRACK: tl.constexpr, COPY: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
+):  # fmt: skip
+    block, column = tl.program_id(0), tl.program_id(1)
+    channel = column * CHANNELS + tl.arange(0, CHANNELS)
+    inside = channel < c
+    r = tl.load(running_mean + channel, mask=inside, other=0.0)
+    first = tl.zeros((ROWS, CHANNELS), tl.float32)  # added up once, at the end
+    second = tl.zeros((ROWS, CHANNELS), tl.float32)
+    tiles = tl.cdiv(m, ROWS)
+    for tile in range(block, tiles, blocks):
+        row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
+        mask = (row < m)[:, None] & inside[None, :]
+        at = row[:, None].to(tl.int64)
+        value = tl.load(x + at * c + channel[None, :], mask=mask, other=0.0)
+        if COPY:
+            tl.store(copy + at * ld_copy + channel[None, :], value, mask=mask)
+        value = tl.where(mask, value.to(tl.float32) - r[None, :], 0.0)
+        first += value
+        second += value * value
+    mine = partial + (column * blocks + block) * 2 * CHANNELS + tl.arange(0, CHANNELS)
+    tl.store(mine, tl.sum(first, 0))
+    tl.store(mine + CHANNELS, tl.sum(second, 0))
+    if _is_last(ticket + column, blocks):
+        tl.store(ticket + column, 0)
+        total, squares = _add_up(partial + column * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
+        offset = total / m
+        spread = squares / m - offset * offset
+        spread = tl.where(spread < 0.0, 0.0, spread)  # not a maximum, which would lose NaN
+        tl.store(mean + channel, r + offset, mask=inside)
+        tl.store(variance + channel, spread, mask=inside)
+        if TRACK:
+            _track(running_mean, running_var, tracked, r + offset, spread, m, momentum, channel, inside, column)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_forward(  # type: ignore[no-untyped-def]
-    x, residual, weight, bias, mean, spread, y, m, c, eps,
-    HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, FROM_VARIANCE: tl.constexpr,
+    x, residual, weight, bias, mean, variance, y, running_mean, running_var, tracked,
+    m, c, ld, height, width, momentum, eps,
+    HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, TRACK: tl.constexpr,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
+    """With POOL the rows are those of the means, `height` and `width` those of x."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
     mask = (row < m)[:, None] & inside[None, :]
-    invstd = tl.load(spread + channel, mask=inside, other=1.0)
-    if FROM_VARIANCE:
-        invstd = 1.0 / tl.sqrt(invstd + eps)
-    scale = invstd * tl.load(weight + channel, mask=inside, other=0.0)
+    spread = tl.load(variance + channel, mask=inside, other=1.0)
+    scale = 1.0 / tl.sqrt(spread + eps) * tl.load(weight + channel, mask=inside, other=0.0)
     centre = tl.load(mean + channel, mask=inside, other=0.0)
+    shift = tl.load(bias + channel, mask=inside, other=0.0)
     at = row[:, None].to(tl.int64) * c + channel[None, :]
-    value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-    value = (value - centre[None, :]) * scale[None, :] + tl.load(bias + channel, mask=inside, other=0.0)[None, :]
-    if HAS_RESIDUAL:
-        value += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
-    if RELU:
-        value = tl.where(value < 0.0, 0.0, value)
+    if POOL:
+        half = width // 2
+        first = (row // half * 2) * width + row % half * 2  # two rows of pixels for each row of means
+        value = tl.zeros((ROWS, CHANNELS), tl.float32)
+        for i in tl.static_range(4):
+            source = (first + i // 2 * width + i % 2)[:, None].to(tl.int64) * ld + channel[None, :]
+            one = tl.load(x + source, mask=mask, other=0.0).to(tl.float32)
+            one = (one - centre[None, :]) * scale[None, :] + shift[None, :]
+            value += 0.25 * tl.where(one < 0.0, 0.0, one)
+    else:
+        value = tl.load(x + row[:, None].to(tl.int64) * ld + channel[None, :], mask=mask, other=0.0).to(tl.float32)
+        value = (value - centre[None, :]) * scale[None, :] + shift[None, :]
+        if HAS_RESIDUAL:
+            value += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
+        if RELU:
+            value = tl.where(value < 0.0, 0.0, value)
     tl.store(y + at, value.to(y.dtype.element_ty), mask=mask)
+    if TRACK:  # noqa: SIM102 - this condition is the compiler's
+        if tl.program_id(0) == 0:
+            _track(
+                running_mean, running_var, tracked, centre, spread, m, momentum, channel, inside, tl.program_id(1)
+            )  # fmt: skip
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _load_gradient(dy, row, channel, mask, c, height, width, POOL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of a map, or a quarter of that of the mean a pixel belongs to."""
+    if POOL:
+        at = _pooled(row, height, width)[:, None].to(tl.int64) * c + channel[None, :]
+        return 0.25 * tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
+    return tl.load(dy + row[:, None].to(tl.int64) * c + channel[None, :], mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _sum_backward(  # type: ignore[no-untyped-def]
-    dy, y, x, weight, bias, mean, invstd, partial, d_residual, m, c, span,
-    RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    dy, dy_second, y, x, weight, bias, mean, variance, partial, ticket, g_out, sums,
+    m, c, ld, height, width, blocks, eps,
+    RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_SECOND: tl.constexpr, POOL: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
 ):  # fmt: skip
-    block, channel = tl.program_id(0), tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    block, column = tl.program_id(0), tl.program_id(1)
+    channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
     centre = tl.load(mean + channel, mask=inside, other=0.0)
-    spread = tl.load(invstd + channel, mask=inside, other=0.0)
-    scale = spread * tl.load(weight + channel, mask=inside, other=0.0)
+    invstd = 1.0 / tl.sqrt(tl.load(variance + channel, mask=inside, other=1.0) + eps)
+    scale = invstd * tl.load(weight + channel, mask=inside, other=0.0)
     shift = tl.load(bias + channel, mask=inside, other=0.0)
     first = tl.zeros((ROWS, CHANNELS), tl.float32)
     second = tl.zeros((ROWS, CHANNELS), tl.float32)
-    for start in range(block * span, tl.minimum(block * span + span, m), ROWS):
-        row = start + tl.arange(0, ROWS)
+    tiles = tl.cdiv(m, ROWS)
+    for tile in range(block, tiles, blocks):
+        row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
         mask = (row < m)[:, None] & inside[None, :]
         at = row[:, None].to(tl.int64) * c + channel[None, :]
-        g = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
-        value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]
-        if HAS_RESIDUAL:
-            g = tl.where(tl.load(y + at, mask=mask, other=0.0).to(tl.float32) > 0.0, g, 0.0)
-            tl.store(d_residual + at, g.to(d_residual.dtype.element_ty), mask=mask)
-        elif RELU:
-            g = tl.where(value * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
+        g = _load_gradient(dy, row, channel, mask, c, height, width, POOL)
+        value = tl.load(x + row[:, None].to(tl.int64) * ld + channel[None, :], mask=mask, other=0.0).to(tl.float32)
+        value -= centre[None, :]
+        if HAS_SECOND:
+            g += tl.load(dy_second + at, mask=mask, other=0.0).to(tl.float32)
+        if RELU:
+            if HAS_RESIDUAL:
+                g = tl.where(tl.load(y + at, mask=mask, other=0.0).to(tl.float32) > 0.0, g, 0.0)
+            else:
+                g = tl.where(value * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
+        if HAS_SECOND or (RELU and HAS_RESIDUAL):
+            rounded = g.to(g_out.dtype.element_ty)
+            tl.store(g_out + at, rounded, mask=mask)
+            g = rounded.to(tl.float32)  # the sums are those of what the second pass reads
         first += g
-        second += g * value * spread[None, :]
-    tl.store(partial + block * 2 * c + channel, tl.sum(first, 0), mask=inside)
-    tl.store(partial + block * 2 * c + c + channel, tl.sum(second, 0), mask=inside)
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _finish_backward(  # type: ignore[no-untyped-def]
-    partial, d_weight, d_bias, c, blocks, BLOCKS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = channel < c
-    first, second = _add_up(partial, channel, inside, c, blocks, BLOCKS, CHANNELS)
-    tl.store(d_bias + channel, first, mask=inside)
-    tl.store(d_weight + channel, second, mask=inside)
+        second += g * value
+    mine = partial + (column * blocks + block) * 2 * CHANNELS + tl.arange(0, CHANNELS)
+    tl.store(mine, tl.sum(first, 0))
+    tl.store(mine + CHANNELS, tl.sum(second, 0))
+    if _is_last(ticket + column, blocks):
+        tl.store(ticket + column, 0)
+        total, products = _add_up(partial + column * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
+        tl.store(sums + channel, products * invstd, mask=inside)
+        tl.store(sums + c + channel, total, mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_backward(  # type: ignore[no-untyped-def]
-    dy, x, weight, bias, mean, invstd, d_weight, d_bias, dx, m, c,
-    RELU: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    dy, x, weight, bias, mean, variance, sums, dx, m, c, ld, height, width, eps,
+    RELU: tl.constexpr, POOL: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
     mask = (row < m)[:, None] & inside[None, :]
-    at = row[:, None].to(tl.int64) * c + channel[None, :]
-    spread = tl.load(invstd + channel, mask=inside, other=0.0)
+    at = row[:, None].to(tl.int64) * ld + channel[None, :]
     centre = tl.load(mean + channel, mask=inside, other=0.0)
-    scale = spread * tl.load(weight + channel, mask=inside, other=0.0)
-    mean_g = tl.load(d_bias + channel, mask=inside, other=0.0) / m
-    mean_gx = tl.load(d_weight + channel, mask=inside, other=0.0) / m
-    g = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
+    invstd = 1.0 / tl.sqrt(tl.load(variance + channel, mask=inside, other=1.0) + eps)
+    scale = invstd * tl.load(weight + channel, mask=inside, other=0.0)
+    mean_gx = tl.load(sums + channel, mask=inside, other=0.0) / m
+    mean_g = tl.load(sums + c + channel, mask=inside, other=0.0) / m
+    g = _load_gradient(dy, row, channel, mask, c, height, width, POOL)
     value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]
     if RELU:
         shift = tl.load(bias + channel, mask=inside, other=0.0)
         g = tl.where(value * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
-    grad = scale[None, :] * (g - mean_g[None, :] - value * (spread * mean_gx)[None, :])
+    grad = scale[None, :] * (g - mean_g[None, :] - value * (invstd * mean_gx)[None, :])
+    if ADD:  # to what later layers gave this map
+        grad += tl.load(dx + at, mask=mask, other=0.0).to(tl.float32)
     tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=mask)
 
 
-def _shape(x: Tensor) -> tuple[int, int, int, int, int]:
-    """(rows M, channels C, blocks of rows, rows a block, blocks of channels)."""
+def _grid(x: Tensor, tile: tuple[int, int]) -> tuple[int, int, int, int]:
+    """(rows M, channels C, blocks that sum side by side, blocks of channels)."""
     c = x.shape[1]
     m = x.numel() // c
-    columns = triton.cdiv(c, CHANNELS)
-    tiles = triton.cdiv(m, ROWS)
-    span = triton.cdiv(tiles, max(1, min(tiles, PROGRAMS // columns))) * ROWS
-    return m, c, triton.cdiv(m, span), span, columns
+    columns = triton.cdiv(c, tile[1])
+    return m, c, max(1, min(triton.cdiv(m, tile[0]), PROGRAMS // columns)), columns
 
 
-class _NormReLU(torch.autograd.Function):
-    """The training step's two directions; see the module's docstring."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, norm: nn.BatchNorm2d, relu: bool
-    ) -> Tensor:
-        m, c, blocks, span, columns = _shape(x)
-        partial = torch.empty(blocks, 2, c, dtype=torch.float32, device=x.device)
-        mean, invstd = torch.empty(2, c, dtype=torch.float32, device=x.device)
-        y = torch.empty_like(x)
-        _sum_forward[blocks, columns](x, norm.running_mean, partial, m, c, span, ROWS, CHANNELS)
-        _finish_forward[(triton.cdiv(c, NARROW),)](
-            partial, norm.running_mean, norm.running_var, norm.num_batches_tracked, mean, invstd,
-            m, c, blocks, norm.momentum, norm.eps, BLOCKS, NARROW,
-        )  # fmt: skip
-        _apply_forward[triton.cdiv(m, ROWS), columns](
-            x, residual, weight, bias, mean, invstd, y, m, c, norm.eps,
-            residual is not None, relu, False, ROWS, CHANNELS,
-        )  # fmt: skip
-        ctx.has_residual, ctx.relu = residual is not None, relu
-        ctx.save_for_backward(x, y if relu and ctx.has_residual else None, weight, bias, mean, invstd)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, y, weight, bias, mean, invstd = ctx.saved_tensors
-        dy = dy.to(x.dtype).contiguous(memory_format=torch.channels_last)
-        m, c, blocks, span, columns = _shape(x)
-        partial = torch.empty(blocks, 2, c, dtype=torch.float32, device=x.device)
-        d_weight, d_bias = torch.empty(2, c, dtype=torch.float32, device=x.device)
-        dx = torch.empty_like(x)
-        g = dy if y is None else torch.empty_like(x)  # where the ReLU cuts a sum, its gradient is the residual's too
-        with torch.cuda.device(x.device):
-            _sum_backward[blocks, columns](
-                dy, y, x, weight, bias, mean, invstd, partial, g, m, c, span, ctx.relu, y is not None, ROWS, CHANNELS
-            )
-            _finish_backward[(triton.cdiv(c, NARROW),)](partial, d_weight, d_bias, c, blocks, BLOCKS, NARROW)
-            _apply_backward[triton.cdiv(m, ROWS), columns](
-                g, x, weight, bias, mean, invstd, d_weight, d_bias, dx, m, c, ctx.relu and y is None, ROWS, CHANNELS
-            )
-        return dx, d_weight, d_bias, g if ctx.has_residual else None, None, None
+def _apply_grid(x: Tensor) -> tuple[int, int, tuple[int, int], tuple[int, int]]:
+    """(rows M, channels C, programs, tile) of a second pass."""
+    c = x.shape[1]
+    m = x.numel() // c
+    rows, channels = APPLY_TILE[0], min(APPLY_TILE[1], max(16, triton.next_power_of_2(c)))
+    return m, c, (triton.cdiv(m, rows), triton.cdiv(c, channels)), (rows, channels)
 
 
-def fused_norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
-    """relu(norm(x) + residual) for a case that `norm.can_fuse` accepts."""
-    with torch.cuda.device(x.device):  # Triton launches on the current one
-        return _fuse(norm, x, residual, relu)
+def _scratch(x: Tensor, blocks: int, columns: int, channels: int) -> tuple[Tensor, Tensor]:
+    """Room for the blocks' sums, and the tickets by which the last block knows itself.
+
+    Kernels leave their tickets at zero, and those of one stream follow one another, so that they can share them.
+    """
+    key = x.device, torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
+    ticket = _tickets.get(key)
+    if ticket is None or len(ticket) < columns:
+        ticket = _tickets[key] = torch.zeros(max(1024, columns), dtype=torch.int32, device=x.device)
+    return torch.empty(columns, blocks, 2, channels, dtype=torch.float32, device=x.device), ticket
 
 
-def _fuse(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
-    if norm.training:
-        return _NormReLU.apply(x, norm.weight, norm.bias, residual, norm, relu)  # type: ignore[no-any-return, no-untyped-call]
-    if torch.is_grad_enabled() and (x.requires_grad or norm.weight.requires_grad):
-        y = norm(x) if residual is None else norm(x) + residual
-        return torch.relu(y) if relu else y
-    m, c, _, _, columns = _shape(x)
-    y = torch.empty_like(x)
-    _apply_forward[triton.cdiv(m, ROWS), columns](
-        x, residual, norm.weight, norm.bias, norm.running_mean, norm.running_var, y, m, c, norm.eps,
-        residual is not None, relu, True, ROWS, CHANNELS,
+def compute_statistics(
+    x: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, momentum: float
+) -> Tensor:
+    """Mean and biased variance by channel [2, C]; the running statistics are updated."""
+    m, c, blocks, columns = _grid(x, SUM_TILE)
+    partial, ticket = _scratch(x, blocks, columns, SUM_TILE[1])
+    stats = torch.empty(2, c, dtype=torch.float32, device=x.device)
+    _statistics[blocks, columns](
+        x, None, running_mean, running_var, tracked, partial, ticket, stats, stats[1],
+        m, c, 0, blocks, momentum, True, False, *SUM_TILE, ADDED,
+    )  # fmt: skip
+    return stats
+
+
+def apply_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    residual: Tensor | None,
+    eps: float,
+    relu: bool,
+    pool: bool = False,
+) -> Tensor:
+    """relu((x - mean) / sqrt(variance + eps) weight + bias + residual), with `pool` its means over 2 x 2 pixels."""
+    images, c, height, width = x.shape
+    shape = (images, c, height // 2, width // 2) if pool else x.shape
+    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    m, _, programs, tile = _apply_grid(y)
+    _apply_forward[programs](
+        x, residual, weight, bias, mean, variance, y, None, None, None, m, c, c, height, width, 0.0, eps,
+        residual is not None, relu, pool, False, *tile,
     )  # fmt: skip
     return y
+
+
+def differentiate_norm(
+    dy: Tensor,
+    dy_second: Tensor | None,
+    x: Tensor,
+    y: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    stats: Tensor,
+    eps: float,
+    relu: bool,
+    pool: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(dx, g, [d_weight, d_bias]); g is empty where it would be dy. `y` is given where there was a residual."""
+    written = dy_second is not None or (relu and y is not None)
+    tile = SUM_TILE if not written else LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
+    m, c, blocks, columns = _grid(x, tile)
+    partial, ticket = _scratch(x, blocks, columns, tile[1])
+    sums = torch.empty(2, c, dtype=torch.float32, device=x.device)
+    dx = torch.empty_like(x)
+    g = torch.empty_like(x) if written else x.new_empty(0)
+    height, width = x.shape[2:]
+    _sum_backward[blocks, columns](
+        dy, dy_second, y, x, weight, bias, stats, stats[1], partial, ticket, g, sums,
+        m, c, c, height, width, blocks, eps, relu, y is not None, dy_second is not None, pool, *tile, ADDED,
+    )  # fmt: skip
+    _, _, programs, tile = _apply_grid(x)
+    _apply_backward[programs](
+        g if written else dy, x, weight, bias, stats, stats[1], sums, dx, m, c, c, height, width, eps,
+        relu and not written, pool, False, *tile,
+    )  # fmt: skip
+    return dx, g, sums
+
+
+def append_channels(new: Tensor, wide: Tensor, stats: Tensor, start: int, shift: Tensor) -> None:
+    """Copy a map into channels `start`... of a wider one, and its mean and variance into those of stats [2, C].
+
+    `shift` [C of the new ones] is near the mean, which keeps the sums exact.
+    """
+    m, c, blocks, columns = _grid(new, SUM_TILE)
+    partial, ticket = _scratch(new, blocks, columns, SUM_TILE[1])
+    _statistics[blocks, columns](
+        new, wide[:, start:], shift, None, None, partial, ticket, stats[0, start:], stats[1, start:],
+        m, c, wide.shape[1], blocks, 0.0, False, True, *SUM_TILE, ADDED,
+    )  # fmt: skip
+
+
+def apply_to_channels(
+    wide: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, running: tuple[Tensor, Tensor, Tensor],
+    momentum: float, eps: float,
+) -> Tensor:  # fmt: skip
+    """relu(norm) of the first channels of a map, as many as there are weights; the running statistics are updated."""
+    images, ld, height, width = wide.shape
+    shape = (images, len(weight), height, width)
+    y = torch.empty(shape, dtype=wide.dtype, device=wide.device, memory_format=torch.channels_last)
+    m, c, programs, tile = _apply_grid(y)
+    _apply_forward[programs](
+        wide, None, weight, bias, stats, stats[1], y, *running, m, c, ld, height, width, momentum, eps,
+        False, True, False, True, *tile,
+    )  # fmt: skip
+    return y
+
+
+def differentiate_channels(
+    dy: Tensor, wide: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, d_wide: Tensor, eps: float
+) -> Tensor:
+    """[d_weight, d_bias] of `apply_to_channels`; its gradient is added to that of the wide map."""
+    m, c, blocks, columns = _grid(dy, SUM_TILE)
+    partial, ticket = _scratch(dy, blocks, columns, SUM_TILE[1])
+    sums = torch.empty(2, c, dtype=torch.float32, device=dy.device)
+    _, ld, height, width = wide.shape
+    _sum_backward[blocks, columns](
+        dy, None, None, wide, weight, bias, stats, stats[1], partial, ticket, dy, sums,
+        m, c, ld, height, width, blocks, eps, True, False, False, False, *SUM_TILE, ADDED,
+    )  # fmt: skip
+    _, _, programs, tile = _apply_grid(dy)
+    _apply_backward[programs](
+        dy, wide, weight, bias, stats, stats[1], sums, d_wide, m, c, ld, height, width, eps,
+        True, False, True, *tile,
+    )  # fmt: skip
+    return sums

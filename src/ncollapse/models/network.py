@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -48,7 +49,8 @@ class Network(nn.Module):
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Pool and project the trunk's output, then classify unless `pre_logits`."""
         dtype = self.head.weight.dtype
-        with torch.autocast(x.device.type, enabled=False):
+        casts = torch.is_autocast_enabled(x.device.type)
+        with torch.autocast(x.device.type, enabled=False) if casts else nullcontext():
             x = x.mean((2, 3), dtype=dtype) if x.ndim == 4 else x.to(dtype)
             if self.projection is not None:
                 x = self.projection(x)

@@ -1,9 +1,9 @@
 """Batch normalisation with the ReLU, and the residual, that follow it: one operation instead of three.
 
-On a GPU with channels last it runs in fused kernels (`fused_norm`); torch's own composition everywhere else. Training
-fuses only under `fusing()`, which the capture of a CUDA graph switches on: launched one by one, the kernels of a
-training step cost more host time than they save on the device. The module stays an `nn.BatchNorm2d`, so weights,
-running statistics and `SyncBatchNorm` conversion are what users expect.
+On a GPU with channels last it runs in fused kernels (`norm_ops`); torch's own composition everywhere else. Training
+fuses only under `fusing()`, which the capture of a CUDA graph switches on, and in compiled networks: launched one by
+one, the kernels of a training step cost more host time than they save on the device. The module stays an
+`nn.BatchNorm2d`, so weights, running statistics and `SyncBatchNorm` conversion are what users expect.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+HAS_TRITON = find_spec("triton") is not None
+"""Triton comes with torch's CUDA builds. Without it, or where this is set to False, torch's own kernels run."""
+Fork = tuple[Tensor, Tensor]
+"""A map twice, for its two uses: their gradients are added in the kernel that needs the sum."""
 _here = threading.local()
 
 
@@ -40,23 +43,61 @@ def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, r
     [0.0, 0.0, 0.9999949932098389, 0.0]
     """
     if can_fuse(norm, x, residual):
-        from ncollapse.models.fused_norm import fused_norm_relu
+        from ncollapse.models.norm_ops import infer_norm, train_norm
 
-        return fused_norm_relu(norm, x, residual, relu)
+        if norm.training:
+            return train_norm(norm, x, residual, relu)  # type: ignore[no-any-return]
+        return infer_norm(norm, x, residual, relu)
     y = norm(x)
     if residual is not None:
         y = y + residual
     return F.relu(y) if relu else y
 
 
+def fork_norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> Tensor | Fork:
+    """`norm_relu` of a map that is used twice: a fork where the fused kernels train, else the map."""
+    if norm.training and can_fuse(norm, x, residual):
+        from ncollapse.models.norm_ops import train_norm
+
+        return train_norm(norm, x, residual, relu=True, fork=True)  # type: ignore[no-any-return]
+    return norm_relu(norm, x, residual)
+
+
+def norm_relu_pool(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """The means of relu(norm(x)) over 2 x 2 pixels.
+
+    >>> norm_relu_pool(nn.BatchNorm2d(1).eval(), torch.ones(1, 1, 2, 2)).round(decimals=3).tolist()
+    [[[[1.0]]]]
+    """
+    even = x.shape[2] % 2 == 0 and x.shape[3] % 2 == 0
+    if even and can_fuse(norm, x, None):
+        from ncollapse.models.norm_ops import infer_norm, train_norm
+
+        if norm.training:
+            return train_norm(norm, x, None, relu=True, pool=True)  # type: ignore[no-any-return]
+        return infer_norm(norm, x, None, relu=True, pool=True)
+    return F.avg_pool2d(norm_relu(norm, x), 2)
+
+
+def split_fork(x: Tensor | Fork) -> Fork:
+    """The map for its two uses.
+
+    >>> split_fork(torch.zeros(1))
+    (tensor([0.]), tensor([0.]))
+    """
+    return x if isinstance(x, tuple) else (x, x)
+
+
 def can_fuse(norm: nn.Module, x: Tensor, residual: Tensor | None) -> bool:
     """Whether the fused kernels know this case: a plain BatchNorm2d over a dense channels-last map on a GPU."""
-    if not (x.is_cuda and type(norm) is nn.BatchNorm2d and triton_is_here()) or torch.compiler.is_compiling():
+    if not (HAS_TRITON and x.is_cuda and type(norm) is nn.BatchNorm2d):
         return False
     if norm.weight is None or norm.running_mean is None or norm.momentum is None or norm.weight.dtype != torch.float32:
         return False
-    if norm.training and not getattr(_here, "fusing", False):
+    if norm.training and not (torch.compiler.is_compiling() or _is_fusing()):
         return False
+    if not norm.training and torch.is_grad_enabled() and (x.requires_grad or norm.weight.requires_grad):
+        return False  # the kernels have no derivative for running statistics
     if norm._forward_hooks or norm._forward_pre_hooks or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return False  # who looks at the module wants to see it called
     if x.numel() <= x.shape[1]:
@@ -68,7 +109,5 @@ def can_fuse(norm: nn.Module, x: Tensor, residual: Tensor | None) -> bool:
     return residual.dtype == x.dtype and residual.is_contiguous(memory_format=torch.channels_last)
 
 
-@cache
-def triton_is_here() -> bool:
-    """Triton comes with torch's CUDA builds."""
-    return find_spec("triton") is not None
+def _is_fusing() -> bool:
+    return getattr(_here, "fusing", False)

@@ -11,16 +11,31 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ncollapse.models.network import require_feature_dim, start_convolutions
-from ncollapse.models.norm import norm_relu
+from ncollapse.models.norm import Fork, fork_norm_relu, norm_relu, split_fork
+from ncollapse.models.stem import convolve_stem
 
 DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
+DEPTHS_32 = (5, 5, 5)
 
 
 def conv(fan_in: int, fan_out: int, size: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(fan_in, fan_out, size, stride=stride, padding=size // 2, bias=False)
 
 
-class BasicBlock(nn.Module):
+class Block(nn.Module):
+    """What the two kinds of blocks share: a shortcut, and an output that another block uses twice, or none."""
+
+    downsample: nn.Module | None
+    ends = False
+    """Whether this is the trunk's last block."""
+
+    def finish(self, norm: nn.BatchNorm2d, y: Tensor, x: Tensor) -> Tensor | Fork:
+        """relu(norm(y) + shortcut(x))."""
+        residual = x if self.downsample is None else self.downsample(x)
+        return (norm_relu if self.ends else fork_norm_relu)(norm, y, residual)
+
+
+class BasicBlock(Block):
     """Two 3 x 3 convolutions, the first to `inner` channels."""
 
     def __init__(self, fan_in: int, inner: int, fan_out: int, stride: int, shortcut: nn.Module | None) -> None:
@@ -29,12 +44,13 @@ class BasicBlock(nn.Module):
         self.conv2, self.bn2 = conv(inner, fan_out, 3), nn.BatchNorm2d(fan_out)
         self.downsample = shortcut
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | Fork) -> Tensor | Fork:
+        x, other = split_fork(x)
         y = norm_relu(self.bn1, self.conv1(x))
-        return norm_relu(self.bn2, self.conv2(y), x if self.downsample is None else self.downsample(x))
+        return self.finish(self.bn2, self.conv2(y), other)
 
 
-class Bottleneck(nn.Module):
+class Bottleneck(Block):
     """1 x 1 down to `inner` channels, 3 x 3, and 1 x 1 up."""
 
     def __init__(self, fan_in: int, inner: int, fan_out: int, stride: int, shortcut: nn.Module | None) -> None:
@@ -44,10 +60,11 @@ class Bottleneck(nn.Module):
         self.conv3, self.bn3 = conv(inner, fan_out, 1), nn.BatchNorm2d(fan_out)
         self.downsample = shortcut
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | Fork) -> Tensor | Fork:
+        x, other = split_fork(x)
         y = norm_relu(self.bn1, self.conv1(x))
         y = norm_relu(self.bn2, self.conv2(y))
-        return norm_relu(self.bn3, self.conv3(y), x if self.downsample is None else self.downsample(x))
+        return self.finish(self.bn3, self.conv3(y), other)
 
 
 class Projection(nn.Sequential):
@@ -113,18 +130,18 @@ class ResNet(nn.Module):
                     else:
                         shortcut = Projection(fan_in, fan_out, stride)
                 blocks.append(block(fan_in, inner, fan_out, stride, shortcut))
+                blocks[-1].ends = ends
                 fan_in = fan_out
             self.stages.append(f"layer{stage + 1}")
             self.add_module(self.stages[-1], nn.Sequential(*blocks))
         start_convolutions(self, "fan_out")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = norm_relu(self.bn1, self.conv1(x))
-        if self.pool is not None:
-            x = self.pool(x)
+        x = convolve_stem(self.conv1, x)
+        y: Tensor | Fork = fork_norm_relu(self.bn1, x) if self.pool is None else self.pool(norm_relu(self.bn1, x))
         for stage in self.stages:
-            x = getattr(self, stage)(x)
-        return x
+            y = getattr(self, stage)(y)
+        return split_fork(y)[0]
 
 
 def build_resnet(
@@ -153,7 +170,7 @@ def build_resnet32(*, in_channels: int, stem: str, feature_dim: int | None = Non
     outs = [16, 32, 64]
     trunk = ResNet(
         BasicBlock,
-        (5, 5, 5),
+        DEPTHS_32,
         outs,
         outs,
         in_channels=in_channels,

@@ -4,8 +4,34 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ncollapse.models.attention import attend
 
 WIDTH, DEPTH, HEADS = 384, 12, 6
+
+
+class EncoderLayer(nn.TransformerEncoderLayer):
+    """torch's pre-norm layer without dropout or masks, its attention by `attend`."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            WIDTH,
+            HEADS,
+            4 * WIDTH,
+            dropout=0.0,
+            activation="gelu",
+            layer_norm_eps=1e-6,
+            batch_first=True,
+            norm_first=True,
+        )
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        attention = self.self_attn
+        qkv = F.linear(self.norm1(x), attention.in_proj_weight, attention.in_proj_bias)
+        mixed = attend(qkv, HEADS)
+        x = x + F.linear(mixed, attention.out_proj.weight, attention.out_proj.bias)
+        return x + self.linear2(F.gelu(self.linear1(self.norm2(x))))  # type: ignore[no-any-return]
 
 
 class VisionTransformer(nn.Module):
@@ -20,21 +46,7 @@ class VisionTransformer(nn.Module):
         self.position = nn.Parameter(torch.empty(1, (image_size // patch) ** 2 + 1, WIDTH))
         nn.init.trunc_normal_(self.token, std=0.02)
         nn.init.trunc_normal_(self.position, std=0.02)
-        self.layers = nn.Sequential(
-            *[
-                nn.TransformerEncoderLayer(
-                    WIDTH,
-                    HEADS,
-                    4 * WIDTH,
-                    dropout=0.0,
-                    activation="gelu",
-                    layer_norm_eps=1e-6,
-                    batch_first=True,
-                    norm_first=True,
-                )
-                for _ in range(DEPTH)
-            ]
-        )
+        self.layers = nn.Sequential(*[EncoderLayer() for _ in range(DEPTH)])
         self.norm = nn.LayerNorm(WIDTH, eps=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ others are not judged; those of runs below a quarter of the epochs asked for are
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -38,7 +39,8 @@ CLASSES = {"cifar100": 100, "mini-imagenet": 100, "imagenet": 1000}
 class Line:
     """One number of an experiment: what was published, what our runs gave (one value a seed), what theory predicts.
 
-    `epochs` is how long our runs were, `asked` how long the experiment asks for.
+    `epochs` is how long our runs were, `asked` how long the experiment asks for. `passed_at` is the last epoch at which
+    a run that reports its best epoch had the published number, None if it never had it.
     """
 
     row: str
@@ -51,6 +53,7 @@ class Line:
     predicted: float | None = None
     epochs: tuple[int, ...] = ()
     asked: int | None = None
+    passed_at: int | None = None
     verdict: Verdict = "not run"
 
     @property
@@ -208,7 +211,18 @@ def _make_line(field: str, found: Match, cell: Cell | None, row: str) -> Line:
         predicted=predict_field(found.point, field),
         epochs=tuple(sorted({epochs_of(record) for _, record in pairs})),
         asked=found.asked_epochs,
+        passed_at=_find_epoch(field, cell, found) if cell else None,
     )
+
+
+def _find_epoch(field: str, cell: Cell, found: Match) -> int | None:
+    """The last measured epoch by which a run whose best epoch is reported had crossed the published number."""
+    if found.point.recipe.select == "last" or len(found.records) != 1:
+        return None
+    record = found.records[0]
+    curve = list(zip(*(record.series(field) if record.series(field)[1] else record.series(f"{field}.mean"))))
+    pairs = itertools.pairwise(curve)
+    return max((end for (_, a), (end, b) in pairs if (a - cell.value) * (b - cell.value) <= 0), default=None)
 
 
 def read_value(record: RunRecord, field: str) -> float:

@@ -59,6 +59,12 @@ LEGEND = {
 }
 
 
+OTHER_EPOCH = (
+    "the epoch with the best test accuracy is reported, which may be another one in each run; ours had the printed"
+    " number by the epoch in brackets"
+)
+
+
 def describe(experiment: Experiment) -> tuple[str, list[str]]:
     """The paper's caption, and notes for the reader."""
     known = publications.load(experiment.paper) if experiment.paper in publications.PAPERS else {}
@@ -96,8 +102,10 @@ def explain(outcome: Outcome) -> list[str]:
     by_cause: dict[str, list[str]] = {}
     for line in outcome.lines:
         if line.verdict in ("reproduced in direction", "not reproduced"):
-            cause = find_cause(line.keys, line.field) or "not explained"
-            by_cause.setdefault(cause, []).append(f"{line.row}, {line.column}")
+            cause, name = find_cause(line.keys, line.field), f"{line.row}, {line.column}"
+            if not cause and line.passed_at is not None:
+                cause, name = OTHER_EPOCH, f"{name} (epoch {line.passed_at})"
+            by_cause.setdefault(cause or "not explained", []).append(name)
     return [f"- Not reproduced: {'; '.join(names)}: {cause}." for cause, names in by_cause.items()]
 
 

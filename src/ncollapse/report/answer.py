@@ -72,8 +72,9 @@ def make_answer(comparison: Comparison) -> Answer | None:
         return None
     ranked = [r for r in comparison.rankings if r is not None]
     compared = sorted((r for r in ranked if len(r.places) > 1), key=lambda r: -r.pairs) or ranked
+    shown = compared if len(comparison.rankings) == 1 else [r for r in compared if r.pairs > 1]
     effects = sorted((e for r in ranked for e in r.effects), key=lambda e: -e.size)
-    strips = tuple(make_strip(r, len(comparison.rankings) > 1) for r in compared[:MOST_STRIPS])
+    strips = tuple(make_strip(r, len(comparison.rankings) > 1) for r in shown[:MOST_STRIPS])
     rows = tuple(describe_row(e) for e in effects[:MOST_EFFECTS])
     return Answer(comparison.verdict, strips, rows, max(0, len(effects) - MOST_EFFECTS), describe_method(compared))
 
@@ -140,8 +141,10 @@ def describe_row(effect: Effect) -> EffectRow:
 
 
 def describe_method(rankings: Sequence[Ranking]) -> str:
-    """How the card was reckoned, in two sentences."""
+    """How the card was computed; nothing where nothing is compared."""
     most = max((len(r.places) for r in rankings), default=1)
+    if most < 2:
+        return ""
     corrected = " (corrected for the number of losses)" if most > 2 else ""
     return (
         f"Bars are 95 % intervals of the mean over seeds. A difference is clear if its paired 95 % interval{corrected} "

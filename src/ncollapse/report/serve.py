@@ -91,7 +91,9 @@ class LivePage:
             hashes = {part: digest(text) for part, text in render_parts(report).items() if part != "statuses"}
             hashes |= {f"figure-{f.id}": digest(json.dumps(f.spec)) for f in report.figures}
             hashes["statuses"] = name
-            structure = tuple(f"{s.id}:{t.id}" for s in report.sections for t in (*s.tables, *s.figures))
+            structure = tuple(
+                name for s in report.sections for name in (s.id, *(t.id for t in s.tables), *(f.id for f in s.figures))
+            )
             self.current = State(name, report, hashes, structure)
             self.earlier[name] = hashes, structure
             while len(self.earlier) > REMEMBERED:

@@ -15,8 +15,10 @@ from ncollapse.report.figures.phases import PHASES
 from ncollapse.report.published import Published
 
 FEW = 4
-MOST_ROWS = 300
+MOST_ROWS = 100
 """Beyond so many variants a table shows the first; an export has them all."""
+FEW_LINKS = 24
+"""Up to so many variants every number leads to its runs; beyond, only the name of the variant does."""
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 """Which way is better."""
 
@@ -105,9 +107,9 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
     for id, (title, quantities) in parts.items():
         if quantities:
             columns = [Cell("runs"), *(name_quantity(q) for q in quantities)]
+            links = anchors if len(findings) <= FEW_LINKS else {}
             rows = [
-                (head, *(summary_cell(f, q, published, anchors) for q in quantities))
-                for head, f in zip(heads, findings)
+                (head, *(summary_cell(f, q, published, links) for q in quantities)) for head, f in zip(heads, findings)
             ]
             tables.append(
                 Table(id, title, explain(rows) + ".", tuple(columns), tuple(rows), notes=notes if not tables else ())
@@ -150,7 +152,9 @@ def summary_cell(finding: Finding, quantity: Quantity, published: Published, anc
         numbers["published"] = printed.value
         apart = _apart(found.mean, printed.value, quantity.percent)
         lines.append(f"paper {show(printed.value, percent=quantity.percent)}{apart}")
-    return Cell(show_estimate(found, quantity.percent), tuple(lines), anchors[finding.variant.label], numbers=numbers)
+    return Cell(
+        show_estimate(found, quantity.percent), tuple(lines), anchors.get(finding.variant.label, ""), numbers=numbers
+    )
 
 
 def difference_cell(finding: Finding, quantity: Quantity) -> Cell:

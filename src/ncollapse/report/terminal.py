@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ncollapse.compare import QUANTITIES, SPEEDS, Comparison, Finding, Quantity, name_early
 from ncollapse.compare.numbers import MISSING, name_all, show, show_estimate, show_factor, show_with_error
@@ -96,8 +96,8 @@ def print_tables(output: Console, findings: Sequence[Finding]) -> None:
     print_packed(output, "speed of collapse", ["", *SPEEDS.values()], rows)
 
 
-def print_packed(output: Console, title: str, heads: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
-    """A table whose columns are spread over several where they do not fit side by side; no word or number is split."""
+def print_packed(output: Console, title: str, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table of strings and texts, its columns spread over several tables where they do not fit; nothing is split."""
     from rich.table import Table
     from rich.text import Text
 

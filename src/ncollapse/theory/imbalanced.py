@@ -24,6 +24,9 @@ from ncollapse.theory.problem import Problem
 def predict_imbalanced(problem: Problem) -> Optimum:
     """The optimum of an imbalanced problem; a ValueError where no closed form is known."""
     k = problem.num_classes
+    for name, words in (("targets", "with soft targets"), ("logit_offset", "with a logit offset")):
+        if getattr(problem, name) is not None:
+            raise refuse(problem, words)
     form = problem.loss.contrastive_form(k)
     if form is None:
         raise refuse(problem, "with unequal class counts")

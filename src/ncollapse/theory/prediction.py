@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, Unpack
@@ -88,8 +89,8 @@ class Prediction(Optimum):
     def configuration(self, dim: int | None = None) -> Configuration:
         """An optimal (features, labels, weight, bias) in `dim` dimensions (default: the problem's, or K).
 
-        One feature a class, repeated in proportion to the class counts; non-negative for `features="relu"`. Without a
-        bias `bias` is 0, which is what `measure` reports; `certify` then wants `bias=None`.
+        One feature a class, repeated in proportion to the class counts; non-negative for `features="relu"`. `bias` is 0
+        for a problem without one.
         """
         return configure(self, dim)
 
@@ -125,8 +126,10 @@ class Prediction(Optimum):
 
     @cached_property
     def measurement(self) -> Measurement:
-        """The predicted configuration, measured."""
-        return measure(*self.configuration(), problem=self.problem)
+        """The predicted configuration, measured. Fields that a collapsed optimum leaves undefined are NaN."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return measure(*self.configuration(), problem=self.problem)
 
     @cached_property
     def _norms(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

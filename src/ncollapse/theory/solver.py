@@ -23,8 +23,8 @@ from ncollapse.theory.problem import Problem
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, float], None]
-CLOSED = 1e-9  # a certified gap, relative to an objective below 1, at which no more atoms are added
-TIGHT = 3e-8  # a certified gap, relative to an objective below 1, at which no further start is tried
+CLOSED = 1e-9  # a certified gap, relative to an objective in [0.1, 1], at which no more atoms are added
+TIGHT = 3e-8  # a certified gap, relative to an objective in [0.1, 1], at which no further start is tried
 LEAST, MOST, AGREE = 16, 128, 4  # starts where the search is not global, and how many must reach the best value
 ROUNDS = 30  # atoms added at most
 FAR = 45.0  # a logit this far below the others costs e^-45
@@ -104,6 +104,8 @@ def solve(
     search.deadline = math.inf if time_limit is None or restarts else time.process_time() + time_limit
     if problem.dim is None or problem.dim >= problem.num_classes:
         search.descend_globally(restarts)
+        if problem.features == "relu":
+            search.simplify()
     if problem.dim is not None:
         search.try_starts(restarts)
     return search.result()
@@ -168,7 +170,7 @@ class _Search:
             value, found, x = self.best
             if found.dim <= model.dim:  # the optimum of d >= K fits
                 self.best = (value, model, found.pad(x, model.dim))
-                if self._is_closed(value):
+                if self._is_closed():
                     return
             else:
                 self.best, self.values = None, []
@@ -205,10 +207,11 @@ class _Search:
         if self.progress is not None:
             self.progress(len(self.values), self.best[0])
 
-    def _is_closed(self, value: float) -> bool:
+    def _is_closed(self) -> bool:
+        """Whether the bound of d >= K proves the best point optimal, to what descent can resolve."""
         assert self.best is not None
         point = _point_at(self.best[1], self.best[2])
-        return point is not None and certify_point(point).gap <= TIGHT * _scale(value)
+        return point is not None and certify_point(point).gap <= 1e-7
 
     def _is_settled(self) -> bool:
         """Whether the best value was reached several times and the expected number of unseen minima is below one.
@@ -222,7 +225,7 @@ class _Search:
         distinct = 1 + int((np.diff(np.sort(self.values)) > 100 * tolerance).sum())
         return distinct * (distinct + 1) < len(self.values) - distinct - 2
 
-    def _simplify(self) -> None:
+    def simplify(self) -> None:
         """Use fewer columns, if the objective then descends to the same value again.
 
         The polar factors of the scores use G columns and cost their nuclear norm; they serve where they are
@@ -239,8 +242,6 @@ class _Search:
 
     def result(self) -> Solution:
         assert self.best is not None
-        if self.problem.dim is None and self.problem.features == "relu":
-            self._simplify()
         value, model, x = self.best
         if self.problem.dim is None and model.dim < self.problem.num_classes:
             x, model = model.pad(x, self.problem.num_classes), ScaledObjective(self.problem, self.problem.num_classes)
@@ -259,7 +260,7 @@ class _Search:
 
 
 def _scale(value: float) -> float:
-    return min(1.0, 1e-3 + abs(value))
+    return min(1.0, max(0.1, abs(value)))
 
 
 def _point_at(model: ScaledObjective, x: Array) -> Point | None:

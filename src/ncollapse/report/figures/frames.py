@@ -47,7 +47,7 @@ def draw_frames(
             axis = "coloraxis2" if matrices is apart else "coloraxis"
             panels.append(lay_matrix(f"{kind} {name}", matrix[::step, ::step], len(panels), axis, step))
     notes = (f"Every {step}th class of {classes} is shown.",) if step > 1 else ()
-    scales = {
+    scales: Spec = {
         "coloraxis": scale_colours(limit, 0.72),
         "coloraxis2": scale_colours(max(worst, 1e-9), 0.14, clipped=False),
     }

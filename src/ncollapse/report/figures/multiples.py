@@ -38,7 +38,7 @@ def draw_multiples(variants: Sequence[Variant]) -> list[Figure]:
     swept = find_swept(list(groups.values()))
     values = sort_values({v.settings.get(swept) for v in variants if swept in v.settings}) if swept else []
     shown = dict(sorted(groups.items(), key=lambda item: -len(item[1]))[:MOST_PANELS])
-    notes = ()
+    notes: tuple[str, ...] = ()
     if len(shown) < len(groups):
         notes = (f"The {MOST_PANELS} largest of {len(groups)} groups of runs are shown.",)
     figures = []

@@ -222,7 +222,7 @@ def _phase_panel(
     )
     log = {"type": "log", "exponentformat": "power", "dtick": 1, "tickfont": {"size": 10}, "showgrid": False}
     x_range = [round(math.log10(columns[0].mu), 4), round(math.log10(columns[-1].mu), 4)]
-    x = {**log, "title": {"text": "μ", "standoff": 4}, "range": x_range}
+    across: Spec = {**log, "title": {"text": "μ", "standoff": 4}, "range": x_range}
     y_range = [math.log10(DECAYS[0]) - 0.1, math.log10(DECAYS[1])]
-    y = {**log, "dtick": 2, "range": y_range, "title": {"text": "λb", "standoff": 4}}
-    return Panel(title, traces, x, y)
+    up: Spec = {**log, "dtick": 2, "range": y_range, "title": {"text": "λb", "standoff": 4}}
+    return Panel(title, traces, across, up)

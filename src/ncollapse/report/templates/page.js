@@ -142,7 +142,10 @@
     let best = null, distance = Infinity;
     for (const figure of figures) {
       if (figure.spec || figure.failed) continue;
-      const box = figure.div.getBoundingClientRect();
+      // a section's box is known without laying out what is in it, which takes long for long tables
+      const section = figure.div.closest("section").getBoundingClientRect();
+      const visible = section.bottom > 0 && section.top < window.innerHeight;
+      const box = visible ? figure.div.getBoundingClientRect() : section;
       const away = Math.abs((box.top + box.bottom) / 2 - middle);
       if (away < distance) { best = figure; distance = away; }
     }

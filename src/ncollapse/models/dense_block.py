@@ -1,0 +1,106 @@
+"""A dense block's training step on a GPU: one wide map that every layer reads from and appends to.
+
+Layer by layer, torch would copy the whole map to append a few channels, take the statistics of channels that the layer
+before had taken too, and add up the gradients of every prefix of the map. Here each channel is written and summed once,
+and each layer's gradient is added where the wide map's gradient lies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from ncollapse.models.densenet import DenseLayer
+
+PARTS = 6
+"""Parameters of a layer: weight and bias of a norm, a convolution, and the same again."""
+
+
+class DenseBlock(torch.autograd.Function):
+    """The wide map [B, C + growth * layers, H, W] of x [B, C, H, W]; `tensors` are the layers' parameters in order."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layers: list[DenseLayer], *tensors: Tensor) -> Tensor:
+        from ncollapse.models.fused_norm import append_channels, apply_norm, apply_to_channels, compute_statistics
+
+        images, channels, height, width = x.shape
+        growth = layers[0].conv2.out_channels
+        shape = (images, channels + growth * len(layers), height, width)
+        wide = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+        stats = torch.empty(2, shape[1], dtype=torch.float32, device=x.device)
+        kept: list[Tensor] = []
+        norms: list[tuple[Any, Any]] = [(layer.norm1, layer.norm2) for layer in layers]  # with running statistics
+        with torch.cuda.device(x.device):  # Triton launches on the current one
+            append_channels(x, wide, stats, 0, norms[0][0].running_mean)
+            for i in range(len(layers)):
+                w1, b1, k1, w2, b2, k2 = tensors[PARTS * i : PARTS * (i + 1)]
+                one, two = norms[i]
+                running = one.running_mean, one.running_var, one.num_batches_tracked
+                h = apply_to_channels(wide, stats, w1, b1, running, one.momentum, one.eps)
+                u = F.conv2d(h, k1).contiguous(memory_format=torch.channels_last)  # as cuDNN leaves it
+                s = compute_statistics(u, two.running_mean, two.running_var, two.num_batches_tracked, two.momentum)
+                z = apply_norm(u, w2, b2, s[0], s[1], None, two.eps, True)
+                new = F.conv2d(z, k2, padding=1).contiguous(memory_format=torch.channels_last)
+                start = channels + growth * i
+                later = norms[i + 1][0].running_mean[start:] if i + 1 < len(layers) else _zeros(growth, x.device)
+                append_channels(new, wide, stats, start, later)
+                kept += [h, u, s, z]
+        ctx.layers, ctx.channels = layers, channels
+        ctx.save_for_backward(wide, stats, *kept, *tensors)
+        return wide
+
+    @staticmethod
+    def backward(ctx: Any, d_wide: Tensor) -> tuple[Tensor | None, ...]:
+        from ncollapse.models.fused_norm import differentiate_channels, differentiate_norm
+
+        layers, count = ctx.layers, len(ctx.layers)
+        wide, stats, *rest = ctx.saved_tensors
+        kept, tensors = rest[: 4 * count], rest[4 * count :]
+        grads: list[Tensor | None] = [None] * len(tensors)
+        total = d_wide.to(wide.dtype).clone(memory_format=torch.channels_last)
+        growth = layers[0].conv2.out_channels
+        with torch.cuda.device(wide.device):
+            for i in reversed(range(count)):
+                layer, (h, u, s, z) = layers[i], kept[4 * i : 4 * i + 4]
+                w1, b1, k1, w2, b2, k2 = tensors[PARTS * i : PARTS * (i + 1)]
+                start = ctx.channels + growth * i
+                new = total[:, start : start + growth].contiguous(memory_format=torch.channels_last)
+                dz, d_k2 = _differentiate_convolution(new, z, k2, padding=1)
+                du, _, sums2 = differentiate_norm(dz, None, u, None, w2, b2, s, layer.norm2.eps, True)
+                dh, d_k1 = _differentiate_convolution(du, h, k1, padding=0)
+                sums1 = differentiate_channels(dh, wide, stats, w1, b1, total, layer.norm1.eps)
+                grads[PARTS * i : PARTS * (i + 1)] = [sums1[0], sums1[1], d_k1, sums2[0], sums2[1], d_k2]
+        first = total[:, : ctx.channels].contiguous(memory_format=torch.channels_last)
+        return first, None, *grads
+
+
+def run_block(layers: list[DenseLayer], x: Tensor) -> Tensor:
+    """The block's wide map of x, in training mode."""
+    tensors: list[Tensor] = []
+    for layer in layers:
+        for norm, conv in ((layer.norm1, layer.conv1), (layer.norm2, layer.conv2)):
+            tensors += [norm.weight, norm.bias, conv.weight.to(x.dtype)]
+    return DenseBlock.apply(x, layers, *tensors)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _differentiate_convolution(dy: Tensor, x: Tensor, kernel: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+    once, around = [1, 1], [padding, padding]
+    wanted = [True, True, False]
+    dx, d_kernel, _ = torch.ops.aten.convolution_backward(
+        dy, x, kernel, None, once, around, once, False, [0, 0], 1, wanted
+    )
+    return dx.contiguous(memory_format=torch.channels_last), d_kernel
+
+
+_constant: dict[tuple[int, torch.device], Tensor] = {}
+
+
+def _zeros(count: int, device: torch.device) -> Tensor:
+    key = count, device
+    if key not in _constant:
+        _constant[key] = torch.zeros(count, device=device)
+    return _constant[key]

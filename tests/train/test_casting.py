@@ -1,0 +1,27 @@
+"""The weights cast together give what autocast gives, layer by layer."""
+
+import pytest
+import torch
+
+from ncollapse.models import create
+from ncollapse.train.casting import CastFeatures
+from ncollapse.train.objective import autocast
+
+
+@pytest.mark.parametrize("name", ["resnet32", "vit-small", "mlp-32"])
+def test_as_autocast(name):
+    torch.manual_seed(0)
+    network = create(name, 4, image_size=16).to(memory_format=torch.channels_last)
+    x = torch.randn(8, 3, 16, 16).contiguous(memory_format=torch.channels_last)
+    cast, found = CastFeatures(network), []
+    for features in (cast, network.features):
+        network.zero_grad()
+        with autocast(x.device, "bf16"):
+            h = features(x)
+        h.square().sum().backward()
+        assert h.dtype == torch.float32
+        found.append([h.detach(), *(p.grad for p in network.trunk.parameters())])
+    assert all(weight.dtype == torch.float32 and weight.grad is not None for weight in cast.weights.values())
+    for a, b in zip(*found):
+        assert a.dtype == torch.float32
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5 * float(b.abs().max()))
