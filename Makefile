@@ -30,7 +30,7 @@ test: setup
 test-vision:
 	PYTHON=$(PYTHON) ./scripts/test-vision
 
-# The long form of the campaign in tests/faults: some 20 000 cases, half an hour on two cores.
+# The long form of the campaign in tests/faults: some 20 000 cases, a quarter of an hour on two cores.
 faults: setup
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults
 
