@@ -11,8 +11,8 @@ for the distances to a simplex ETF, and two products for the agreement with the 
 checks (a hash of the means for each batch) are left out. `same` measures the same six fields, `all` every field.
 
 The ways take turns. Seconds are those of the processor, because other work on the machine does not add to them. Above
-`--whole` classes (at K = 50,000 the other way's K x K matrices need 10 GB each), its tiles and batches are reduced one by
-one, and only one in `--share` of them is run and scaled up.
+`--whole` classes (at K = 50,000 the other way needs 10 GB for each K x K matrix), its tiles and batches are reduced one
+by one, and only one in `--share` of them is run and scaled up.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ncollapse.metrics.similarity import compactness, distinctiveness
+from ncollapse.metrics.similarity import DirectionSums
 from ncollapse.runs.environment import describe_machine
 from ncollapse.runs.record import read_runs
 from ncollapse.train import Recipe
@@ -31,7 +31,8 @@ def read(features: Tensor, labels: Tensor, centre: Tensor | float) -> dict[str, 
     """Eqs. 49 and 50 for features centred on that."""
     units = torch.nn.functional.normalize(features.double() - centre, dim=1)
     directions = torch.stack([units[labels == k].mean(0) for k in labels.unique()])
-    return {"com": float(compactness(directions)), "dis": float(distinctiveness(directions))}
+    compact, distinct = DirectionSums(directions).measure(torch.ones(len(directions), device=directions.device))
+    return {"com": compact, "dis": distinct}
 
 
 def read_all(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], right: Tensor) -> dict[str, Any]:

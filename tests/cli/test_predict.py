@@ -112,7 +112,7 @@ def test_numbers_that_are_no_thresholds_and_negative_zeros_are_not_printed(capsy
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["hinge", "--num-classes", "3", "--per-class", "1", *DECAYS], "mse, got 'hinge'"),
+        (["hinge", "--num-classes", "3", "--per-class", "1", *DECAYS], "package.module:Class, got 'hinge'"),
         (["ce", "--num-classes", "1", "--per-class", "1", *DECAYS], ": --num-classes must be"),
         (["ce", "--num-classes", "3", *DECAYS], "give --per-class, --batch-size or --class-counts"),
         (["ce", "--num-classes", "3", "--per-class", "1", "--weight-decay", "1", "--feature-decay", "0"], "infinity"),

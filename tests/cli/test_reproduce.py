@@ -159,7 +159,7 @@ def test_a_folder_without_its_files_stops_everything_at_once(tmp_path, capsys):
     assert call(*words) == 2
     error = capsys.readouterr().err
     assert "train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz not found in" in error
-    assert "cifar10 is not there" in error
+    assert "cifar-10-batches-py (see ncollapse data list)" in error
     assert not (tmp_path / "runs").exists()
 
 

@@ -40,13 +40,11 @@ def test_a_terminal_without_our_characters_degrades(runs, monkeypatch):
         printed[encoding] = stream.buffer.getvalue().decode(encoding)
         assert (runs / "report.html").exists()
         (runs / "report.html").unlink()
-    assert "−" in printed["utf-8"]
-    assert "±" in printed["utf-8"]
-    assert "+/-" in printed["ascii"]
-    assert "±" in printed["latin-1"]
-    for encoding in ("ascii", "latin-1"):
-        assert "?" not in printed[encoding]
-        assert "BCE - CE" in printed[encoding]
+    assert not printed["utf-8"].isascii()
+    assert printed["ascii"].isascii()
+    for text in printed.values():
+        assert "BCE" in text
+        assert "report.html" in text
 
 
 def test_a_terminal_that_cannot_be_written_does_not_cost_the_page(runs, monkeypatch):

@@ -162,7 +162,7 @@ def test_make_loss_by_name():
 
 
 def test_bad_parameters_are_named():
-    with pytest.raises(ValueError, match="loss must be one of ce, bce, focal, ls, mse or a loss object, got 'hinge'"):
+    with pytest.raises(ValueError, match=r"mse, package\.module:Class or a loss"):
         make_loss("hinge")
     with pytest.raises(TypeError, match=r"loss 'ce': .*unexpected keyword argument 'gamma'"):
         make_loss("ce", gamma=2.0)

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from ncollapse.data import INFO
+from ncollapse.models import create
 from ncollapse.papers import publications
 from ncollapse.papers.bce_vs_ce import train_point
 from ncollapse.papers.catalogue import CATALOGUE, data_names, describe_state, get_experiment, require_data
-from ncollapse.papers.cost import estimate_minutes
+from ncollapse.papers.cost import estimate_minutes, scale_of_width
 from ncollapse.papers.experiment import expand, parse_only
 from ncollapse.runs.record import RunRecord
 from ncollapse.train import Recipe, optimiser
@@ -166,6 +167,23 @@ def test_the_estimate_follows_the_measured_rate():
     assert estimate_minutes(recipe.override(optim__name="lbfgs")) > 15 * estimate_minutes(recipe)
     tail = recipe.override(data__name="cifar100", data__long_tail=100.0)
     assert estimate_minutes(tail) < 0.4 * estimate_minutes(recipe.override(data__name="cifar100"))
+
+
+@pytest.mark.parametrize(("name", "width"), [("resnet50", "0.25"), ("resnet50", "2"), ("resnet18", "0.25")])
+def test_operations_grow_with_the_width_as_counted(name, width):
+    def count_operations(network):
+        counted = []
+        for layer in network.modules():
+            if isinstance(layer, torch.nn.Conv2d):
+                layer.register_forward_hook(lambda x, _, out: counted.append(out.numel() * x.weight[0].numel()))
+        with torch.no_grad():
+            network.eval()(torch.zeros(1, 3, 32, 32))
+        return sum(counted)
+
+    wide, plain = (create(each, 10, in_channels=3, image_size=32) for each in (f"wide-{name}-{width}", name))
+    assert scale_of_width(name, float(width)) == pytest.approx(
+        count_operations(wide) / count_operations(plain), rel=0.05
+    )
 
 
 def finish(recipe):

@@ -108,7 +108,7 @@ def main(argv: list[str]) -> int:
     tuned = check_tuning(recipes, grid, index)
     check_options(args.out, args.engine, args.jobs, args.device, index, args.time_limit)
     local = args.engine != "ray"  # whose nodes may have a GPU where this one has none
-    shown = preview([*recipes, *tuned], args.out, data_root=args.data_root, device=args.device, timed=local)
+    shown = preview(recipes, args.out, tuning=tuned, timed=local, data_root=args.data_root, device=args.device)
     if args.dry_run:
         return show_plan(recipes, shown, args)
     print("\n".join(shown.lines()), file=sys.stderr, flush=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ncollapse.runs.files import write_atomic
 from ncollapse.runs.record import RunRecord
+from ncollapse.sweep.preview import TUNING
 from ncollapse.sweep.sweep import sweep
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 VALIDATION = 0.1
 """The share held out for tuning where the recipe holds out none."""
-FOLDER = Path("tuning", "runs")
-"""Where the runs of the tuning are, below the comparison's own."""
 
 
 class TuningError(RuntimeError):
@@ -123,7 +122,7 @@ def tune(
     """
     out = Path(out)
     tried = plan_tuning(recipes, grid)
-    records = sweep([run for _, runs in tried for run in runs], out / FOLDER, progress=progress, **options)
+    records = sweep([run for _, runs in tried for run in runs], out / TUNING, progress=progress, **options)
     by_id = {record.run_id: record for record in records}
     choices, values = [], {}
     for recipe, runs in tried:

@@ -56,7 +56,7 @@ class BoundedScores(SampleScores):
     def __init__(
         self, classifier: Classifier, moments: Moments, classes: Tensor | None, needs: ScoreNeeds, energy: float
     ) -> None:
-        super().__init__(classifier, int(moments.counts.sum()), needs)
+        super().__init__(classifier, moments, needs)
         self.classifier, self.classes, self.global_mean = classifier, classes, moments.global_mean
         centred = classifier.rows().centre()
         self.units = UnitRows(centred)
@@ -68,10 +68,11 @@ class BoundedScores(SampleScores):
         logit_offset = self.shared - classifier.bias
         self.logit_offset = logit_offset - logit_offset.mean()
         self.mean_weight = classifier.rows().mean()
+        self.anchor_mean = moments.anchor @ self.mean_weight
         self.common_squares = torch.zeros((), dtype=torch.float64, device=norms.device)
         if needs.negatives:
             self.negatives = open_negatives(classifier, moments, classes, energy)
-            self.extremes = [_Extreme(sign, classifier.rows(), norms.device) for sign in (1.0, -1.0)]
+            self.extremes = [_Extreme(sign, self.scores, norms.device) for sign in (1.0, -1.0)]
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
@@ -81,36 +82,36 @@ class BoundedScores(SampleScores):
 
     def _add_part(self, chunk: Chunk, part: slice) -> None:
         place = slice(chunk.start + part.start, chunk.start + part.stop)
-        features, shifted, distances = chunk.features[part], chunk.shifted[part], chunk.distances[part]
+        x, shifted, distances = chunk.x[part], chunk.shifted[part], chunk.distances[part]
         labels = chunk.labels[part]
         inverse = chunk.inverse[part]
         tile = self.units.multiply(chunk.units[part])
         if self.needs.logits:
-            index = self.logits.settle(*self.units.shift(tile, inverse, self.logit_offset), features, labels)
+            index = self.logits.settle(*self.units.shift(tile, inverse, self.logit_offset), x, labels)
             own = self.positive[place] - self.bias[labels]
-            self.put_logits(place, own, self.logits.at(features, index), index)
+            self.put_logits(place, own, self.logits.at(x, index), index)
         elif self.needs.decisions:
             logits, bound = self.units.shift(tile, inverse, self.logit_offset)
-            self.decision[place] = self.logits.settle(logits, bound, features)
+            self.decision[place] = self.logits.settle(logits, bound, x)
         if self.negatives is not None:
-            self._add_negatives(tile, features, labels, distances)
+            self._add_negatives(tile, x, labels, distances)
         if self.needs.margins:
             index = self.cosines.settle(tile.mul_(self.relative), bound_error(shifted.shape[1]), shifted, labels)
             margin = self.cosines.at(shifted, labels) - self.cosines.at(shifted, index)
             self.margin[place] = margin * inverse
 
-    def _add_negatives(self, tile: Tensor, features: Tensor, labels: Tensor, distances: Tensor) -> None:
+    def _add_negatives(self, tile: Tensor, x: Tensor, labels: Tensor, distances: Tensor) -> None:
         assert self.negatives is not None
         scale = self.negatives.scale
-        lengths, common = distances * (self.units.largest * scale), features @ self.mean_weight
+        lengths, common = distances * (self.units.largest * scale), x @ self.mean_weight + self.anchor_mean
         self.common_squares += (common - self.negatives.centre).square().sum()
         shared = self.shared * scale
         scores = (tile * lengths.float()[:, None]).add_(shared.float()).add_((common * scale).float()[:, None])
-        bound = bound_error(features.shape[1]) * lengths
+        bound = bound_error(x.shape[1]) * lengths
         bound += 4 * UNIT * (lengths + shared.abs().max() + (common * scale).abs())
         own = labels[:, None]
         for extreme in self.extremes:
-            extreme.add(scores.scatter_(1, own, -extreme.sign * torch.inf), bound, features)
+            extreme.add(scores.scatter_(1, own, -extreme.sign * torch.inf), bound, x)
         self.negatives.count_bins(scores.scatter_(1, own, -torch.inf))
 
     def finish(self, moments: Moments) -> None:
@@ -160,23 +161,23 @@ class BoundedScores(SampleScores):
 class _Extreme:
     """The largest (sign 1) or least (sign -1) of all scores in float64, from float32 scores with known bounds."""
 
-    def __init__(self, sign: float, weight: Rows, device: torch.device) -> None:
-        self.sign, self.products = sign, Products(weight)
+    def __init__(self, sign: float, products: Products, device: torch.device) -> None:
+        self.sign, self.products = sign, products
         self.certain = torch.full(
             (), -torch.inf, dtype=torch.float64, device=device
         )  # the extreme is no less than this
         self.value = torch.full((), -sign * torch.inf, dtype=torch.float64, device=device)
 
-    def add(self, scores: Tensor, bound: Tensor, features: Tensor) -> None:
-        """Take scores [c, K], each off by at most its sample's bound [c], of features [c, d]."""
+    def add(self, scores: Tensor, bound: Tensor, x: Tensor) -> None:
+        """Take scores [c, K], each off by at most its sample's bound [c], of features x [c, d]."""
         edge = (scores.amax(1) if self.sign > 0 else -scores.amin(1)).to(torch.float64)
         self.certain = torch.maximum(self.certain, (edge - bound).max())
         rows = (edge + bound >= self.certain).nonzero().flatten()
         slack = 2 * bound[rows].float()[:, None]  # more than the rounding of this comparison
         near = (self.sign * scores[rows] + slack >= self.certain.float()).nonzero()
-        for part in split_range(len(near), max(1, SCORES // features.shape[1])):
+        for part in split_range(len(near), max(1, SCORES // x.shape[1])):
             sample, index = near[part].unbind(1)
-            exact = self.products.at(features[rows[sample]], index)
+            exact = self.products.at(x[rows[sample]], index)
             if self.sign > 0:
                 self.value = torch.maximum(self.value, exact.max())
             else:

@@ -27,7 +27,7 @@ class ExactScores(SampleScores):
     def __init__(
         self, classifier: Classifier, moments: Moments, classes: Tensor | None, needs: ScoreNeeds, energy: float
     ) -> None:
-        super().__init__(classifier, int(moments.counts.sum()), needs)
+        super().__init__(classifier, moments, needs)
         self.weight = classifier.weight.to(torch.float64)
         centred = self.weight - self.weight.mean(0)
         norms = torch.linalg.vector_norm(centred, dim=1)
@@ -40,9 +40,10 @@ class ExactScores(SampleScores):
         for part in split_range(len(chunk.labels), tile_rows(len(self.weight), self.weight.device)):
             place = slice(chunk.start + part.start, chunk.start + part.stop)
             self.labels[place] = chunk.labels[part]
-            self._add_scores(place, chunk.features[part] @ self.weight.T, chunk.distances[part])
+            scores = torch.addmm(self.anchor_scores, chunk.x[part], self.weight.T)
+            self._add_scores(place, scores, chunk.distances[part] if self.needs.margins else None)
 
-    def _add_scores(self, place: slice, scores: Tensor, distances: Tensor) -> None:
+    def _add_scores(self, place: slice, scores: Tensor, distances: Tensor | None) -> None:
         own = self.labels[place][:, None]
         if self.needs.own:
             self.positive[place] = scores.gather(1, own).squeeze(1)
@@ -53,7 +54,7 @@ class ExactScores(SampleScores):
             own_logit = logits.gather(1, own).squeeze(1)
             other, index = logits.scatter_(1, own, -torch.inf).max(1)
             self.put_logits(place, own_logit, other, index)
-        if self.needs.margins:
+        if distances is not None:
             cosines = (scores - scores.mean(1, keepdim=True)).sub_(self.offset).mul_(self.inverse)
             own_cosine = cosines.gather(1, own).squeeze(1)
             margin = own_cosine - cosines.scatter_(1, own, -torch.inf).amax(1)

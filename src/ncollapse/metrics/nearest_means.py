@@ -38,7 +38,7 @@ class NearestMeans:
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
         own = self.moments.offsets is chunk.moments.offsets
-        x = chunk.shifted if own else chunk.features - self.moments.global_mean
+        x = chunk.shifted if own else chunk.x + (chunk.moments.anchor - self.moments.global_mean)
         if self.units is None:
             size = tile_rows(len(self.offset), self.nearest.device)
         else:

@@ -66,7 +66,7 @@ class SamplePass:
             return None
         samples, classes = int(self.moments.counts.sum()), len(classifier.weight)
         if not needs.every_score:
-            return SampleScores(classifier, samples, needs)
+            return SampleScores(classifier, self.moments, needs)
         if needs.negatives:  # their deviations take the whole d x d scatter, which K <= d classes leave out
             exact = samples * classes <= EXACT or classes <= self.moments.offsets.shape[1]
         else:
@@ -85,7 +85,7 @@ class SamplePass:
 
     def run(self, source: Source, first: ClassSums) -> Moments:
         """Read the samples again, where anything needs them; returns the moments with variances and scatter."""
-        parts = (self.within, self.directions, self.scores, self.nearest)
+        parts = (self.directions, self.scores, self.nearest, self.within)  # the last overwrites the features
         accumulators: list[Accumulator] = [part for part in parts if part is not None]
         if accumulators:
             read_again(source, first, self.moments, self.presence.places(), accumulators)

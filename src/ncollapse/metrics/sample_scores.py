@@ -34,12 +34,15 @@ class ScoreNeeds:
 class SampleScores:
     """Own scores [N] and room for what every score is needed for."""
 
-    def __init__(self, classifier: Classifier, num_samples: int, needs: ScoreNeeds) -> None:
-        device = classifier.weight.device
+    def __init__(self, classifier: Classifier, moments: Moments, needs: ScoreNeeds) -> None:
+        device, num_samples = classifier.weight.device, int(moments.counts.sum())
+        rows = classifier.rows()
+        self.anchor_scores = torch.cat([block @ moments.anchor for block in rows.blocks()])  # W h = W x + these
         decided, with_margin = num_samples if needs.decisions else 0, num_samples if needs.margins else 0
         with_own, with_logits = num_samples if needs.own else 0, num_samples if needs.logits else 0
         self.needs, self.bias = needs, classifier.bias
-        self.logits = Products(classifier.rows(), offset=-classifier.bias)
+        self.scores = Products(rows, offset=self.anchor_scores)
+        self.logits = Products(rows, offset=self.anchor_scores - classifier.bias)
         self.labels = torch.empty(num_samples, dtype=torch.int64, device=device)
         self.positive = torch.empty(with_own, dtype=torch.float64, device=device)  # own score, without bias
         self.own_logit = torch.empty(with_logits, dtype=torch.float64, device=device)  # with bias
@@ -55,7 +58,7 @@ class SampleScores:
         place = slice(chunk.start, chunk.start + len(chunk.labels))
         self.labels[place] = chunk.labels
         if self.needs.own:
-            self.positive[place] = torch.linalg.vecdot(chunk.features, self.logits.rows.pick(chunk.labels))
+            self.positive[place] = self.scores.at(chunk.x, chunk.labels)
 
     def put_logits(self, place: slice, own: Tensor, other: Tensor, index: Tensor) -> None:
         """Note own logits, the largest others and their class; the first of equal logits decides."""

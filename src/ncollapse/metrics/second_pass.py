@@ -25,23 +25,18 @@ SAME_TOTAL, SAME_CLASS, SAME_CONSTANT = 1e-7, 1e-5, 1e-12  # how far the energie
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some samples: features, labels, the place of each label among the classes present, and where they stand."""
+    """Some samples: features around the anchor, labels, their places among the classes present, and their start."""
 
-    features: Tensor  # [c, d] float64
+    x: Tensor  # [c, d] float64: h - anchor
     labels: Tensor  # [c]
     places: Tensor  # [c]
     start: int  # of all samples
     moments: Moments
 
     @cached_property
-    def around_anchor(self) -> Tensor:
-        """Features minus the anchor [c, d]."""
-        return self.features - self.moments.anchor
-
-    @cached_property
     def shifted(self) -> Tensor:
         """Features minus the global mean [c, d]."""
-        return self.around_anchor - self.moments.shift
+        return self.x - self.moments.shift
 
     @cached_property
     def distances(self) -> Tensor:
@@ -80,7 +75,7 @@ class Accumulator(Protocol):
 def read_again(
     source: Source, first: ClassSums, moments: Moments, places: Tensor | None, accumulators: Sequence[Accumulator]
 ) -> None:
-    """Give all samples to the accumulators; `places` [K] numbers the classes present, None if all are.
+    """Give all samples to the accumulators, in their order; `places` [K] numbers the classes present, None if all are.
 
     Raises if the samples are not those of the first pass.
     """
@@ -89,7 +84,7 @@ def read_again(
         if start + len(labels) > check.samples or int(labels.max()) >= len(first.counts):
             check.fail()
         index = labels if places is None else places[labels]
-        chunk = Chunk(features, labels, index, start, moments)
+        chunk = Chunk(features.sub_(moments.anchor), labels, index, start, moments)  # in place: a chunk is ours
         check.add(chunk)
         for accumulator in accumulators:
             accumulator.add(chunk)
@@ -105,9 +100,8 @@ class _SameSamples:
         self.counts, self.energies = torch.zeros_like(first.counts), torch.zeros_like(first.counts)
 
     def add(self, chunk: Chunk) -> None:
-        x = chunk.around_anchor
-        self.energies.index_add_(0, chunk.labels, square_norms(x))
-        self.counts.index_add_(0, chunk.labels, torch.ones_like(x[:, 0]))
+        self.energies.index_add_(0, chunk.labels, square_norms(chunk.x))
+        self.counts.index_add_(0, chunk.labels, torch.ones_like(chunk.x[:, 0]))
 
     def finish(self) -> None:
         before, after = self.first.energies, self.energies
@@ -127,18 +121,22 @@ class _SameSamples:
 
 
 class WithinClasses:
-    """Variances of the classes and, in the basis of the moments, the within-class scatter."""
+    """Variances of the classes and, in the basis of the moments, the within-class scatter; overwrites the chunk."""
 
     def __init__(self, moments: Moments, *, scatter: bool) -> None:
         dim = moments.offsets.shape[1]
         size = dim if moments.basis is None else moments.basis.shape[1]
         self.moments, self.with_scatter = moments, scatter
+        self.means: Tensor | None = None  # room for the class means of a chunk
         self.squares = torch.zeros_like(moments.counts)
         self.scatter = torch.zeros(size, size, dtype=torch.float64, device=moments.offsets.device)
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
-        residuals = chunk.around_anchor - self.moments.offsets[chunk.places]
+        if self.means is None or len(self.means) < len(chunk.x):
+            self.means = torch.empty_like(chunk.x)
+        means = torch.index_select(self.moments.offsets, 0, chunk.places, out=self.means[: len(chunk.x)])
+        residuals = chunk.x.sub_(means)
         self.squares.index_add_(0, chunk.places, square_norms(residuals))
         if self.with_scatter:
             inside = residuals if self.moments.basis is None else residuals @ self.moments.basis

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ncollapse.monitoring.observation import Observation
@@ -82,8 +82,9 @@ def draw_history(history: Sequence[Observation]) -> go.Figure:
     profiles = _choose_profiles(history)
     panels += depth_panels(profiles)
     figure = go.Figure(for_print(build(panels, columns=3, bottom=96 if profiles else 46, showlegend=False)))
-    title = {"text": _title(history), "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top"}
-    figure.update_layout(title=title, title_pad_t=14, margin_t=84, height=figure.layout.height + 54)
+    height = figure.layout.height + 54
+    place = {"x": 0, "xref": "paper", "y": 1 - 16 / height, "yref": "container", "yanchor": "top"}
+    figure.update_layout(title={"text": _title(history), **place}, margin_t=84, height=height)
     return figure.update_layout(paper_bgcolor="white", plot_bgcolor="white")
 
 
@@ -101,7 +102,7 @@ def _title(history: Sequence[Observation]) -> str:
     if history[-1].prediction is not None:
         notes.append("dashed: the predicted optimum")
     if len(profiles) > 1:
-        notes.append("by layer: " + _colour_names(profiles))
+        notes.append("by layer: " + _colour_names(dict(zip(profiles, CLASS_COLOURS))))
     text = (
         f"<b>Neural collapse over {history[-1].epoch} epochs</b>: NC1 {last.nc1:.3g}, accuracy {last.accuracy:.1%} "
         f"({last.num_samples:,} samples, {last.num_classes:,} classes)"
@@ -109,11 +110,9 @@ def _title(history: Sequence[Observation]) -> str:
     return text + (f"<br><sup>{'; '.join(notes)}</sup>" if notes else "")
 
 
-def _colour_names(names: Sequence[str]) -> str:
+def _colour_names(colours: Mapping[str, str]) -> str:
     """Names in the colours of their curves: the legend, where there is room for one line."""
-    return " · ".join(
-        f'<span style="color:{resolve(CLASS_COLOURS[place])}">{name}</span>' for place, name in enumerate(names)
-    )
+    return " · ".join(f'<span style="color:{resolve(colour)}">{name}</span>' for name, colour in colours.items())
 
 
 def _draw(history: Sequence[Observation], curves: Sequence[Curve], log: bool, form: str) -> Panel | None:
@@ -121,12 +120,14 @@ def _draw(history: Sequence[Observation], curves: Sequence[Curve], log: bool, fo
     epochs = [seen.epoch for seen in history]
     prediction = history[-1].prediction
     traces: list[Spec] = []
+    shown: dict[str, str] = {}
     for place, curve in enumerate(curves):
         values = compact(curve.read(seen) for seen in history)
         if log:
             values = [value if value is not None and value > 0 else None for value in values]
         if all(value is None for value in values):
             continue
+        shown[curve.name] = CLASS_COLOURS[place]
         traces.append(
             {
                 "type": "scatter",
@@ -146,8 +147,7 @@ def _draw(history: Sequence[Observation], curves: Sequence[Curve], log: bool, fo
         return None
     y: Spec = {"type": "log", "exponentformat": "power"} if log else {}
     y |= {"tickformat": form} if form else {}
-    names = [curve.name for curve in curves]
-    title = names[0] if len(names) == 1 else _colour_names(names)
+    title = curves[0].name if len(curves) == 1 else _colour_names(shown)
     return Panel(title, traces, {"title": {"text": "epoch", "standoff": 4}}, y)
 
 

@@ -32,8 +32,20 @@ GIGA_OPERATIONS = {
     "mlp-2048": 0.027,
     "mlp-small": 0.001,
 }
-"""Multiply-adds of a forward pass at 32 x 32 pixels, in 10^9; widths count squared. For `resnet50` and the small
-DenseNets, whose steps wait for memory and launches, what their measured steps amount to beside ResNet18's."""
+"""Multiply-adds of a forward pass at 32 x 32 pixels, in 10^9. For `resnet50` and the small DenseNets, whose steps wait
+for memory and launches, what their measured steps amount to beside ResNet18's."""
+
+
+def scale_of_width(name: str, factor: float) -> float:
+    """How many times the operations of a ResNet grow if the inner channels of its blocks do so `factor` times.
+
+    A bottleneck of p inner and 4p outer channels has 8 p^2 operations that grow linearly, 9 p^2 that grow squared, and
+    on average 1.8 p^2 (projections, the stem) that do not grow. Nearly all of a basic block's grow linearly.
+
+    >>> scale_of_width("resnet50", 1.0), scale_of_width("resnet18", 2.0)
+    (1.0, 2.0)
+    """
+    return (1.8 + 8 * factor + 9 * factor**2) / 18.8 if name in ("resnet50", "resnet101") else factor
 
 
 def estimate_minutes(recipe: Recipe) -> float:
@@ -45,10 +57,10 @@ def estimate_minutes(recipe: Recipe) -> float:
     width = 1.0
     if name.startswith("wide-"):
         name, _, factor = name.removeprefix("wide-").partition("-")
-        width = float(factor or 1)
+        width = scale_of_width(name, float(factor or 1))
     size = recipe.data.image_size or (84 if recipe.data.name == "mini-imagenet" else 32)
     area = (size / 32) ** 2 / (16 if recipe.model.stem == "imagenet" else 1)
-    operations = GIGA_OPERATIONS.get(name, 0.56) * width**2 * area / GIGA_OPERATIONS["resnet18"]
+    operations = GIGA_OPERATIONS.get(name, 0.56) * width * area / GIGA_OPERATIONS["resnet18"]
     info = INFO[recipe.data.name]
     samples = count_samples(recipe.data) or info.train
     batch = recipe.optim.batch_size

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ncollapse.train.build import Samples
     from ncollapse.train.setup import Training
 
+TUNING = Path("tuning", "runs")
+"""Where the runs of a tuning are, below a comparison's own."""
 TIMED_STEPS, TIMED_SAMPLES = 4, 2048
 COLLAPSE_RECIPE = "bce-vs-ce/setting-2"
 SNAPSHOT_FEATURES = 100
@@ -41,15 +43,19 @@ class Preview:
     seconds: float | None
     """All unfinished runs, one at a time; None where nothing could be timed."""
     disk_bytes: int | None
-    """What the finished runs take, and the checkpoints of one run."""
+    """What the finished runs take, and the checkpoints of one run; None where nothing could be timed."""
+    untimed: str | None = None
+    """Why nothing could be timed, where something went wrong."""
 
     def lines(self) -> list[str]:
         """Return the preview as plain lines."""
         cost = [f"runs: {self.runs}, {self.finished} finished"]
         if self.seconds is not None and self.runs > self.finished:
             cost.append(f"about {format_seconds(self.seconds)}, one run at a time")
-        if self.disk_bytes is not None:
+        if self.disk_bytes is not None and self.runs > self.finished:
             cost.append(f"about {format_bytes(self.disk_bytes)} on disk")
+        if self.untimed is not None:
+            cost.append(f"time and disk could not be estimated ({self.untimed})")
         return [f"recipe: {self.recipe}", f"  {self.settings}", f"data: {self.data}", "; ".join(cost)]
 
 
@@ -57,20 +63,23 @@ def preview(
     recipes: Sequence[Recipe],
     out: str | Path,
     *,
+    tuning: Sequence[Recipe] = (),
     data_root: str | Path | None = None,
     device: str | None = None,
     timed: bool = True,
 ) -> Preview:
     """Read the data of the runs, time a few training steps and describe what is about to happen.
 
-    Wrong files and networks that cannot be built raise here, once, before any run starts. Nothing is read where every
-    run is finished, and nothing is timed unless `timed`.
+    Wrong files and networks that cannot be built raise here, once, before any run starts; a device that fails (it may
+    be out of memory) leaves the cost unknown. Nothing is read where every run is finished, and nothing is timed unless
+    `timed`. `tuning` are the runs that come first, below OUT/tuning/runs.
     """
     from ncollapse.data.loader_factory import check_form
     from ncollapse.train.build import load_splits
 
     out = Path(out)
-    waiting = [recipe for recipe in recipes if read_run(out / recipe.run_id).status != "finished"]
+    planned = [(recipe, out) for recipe in recipes] + [(recipe, out / TUNING) for recipe in tuning]
+    waiting = [recipe for recipe, home in planned if read_run(home / recipe.run_id).status != "finished"]
     read: dict[str, tuple[dict[str, Samples], float]] = {}
     for recipe in waiting:
         if _data_key(recipe) not in read:
@@ -80,11 +89,15 @@ def preview(
                 check_form(part, recipe.data.image_size, recipe.data.channels)
             read[_data_key(recipe)] = splits, perf_counter() - started
     costs: dict[str, Cost] = {}
-    for recipe in waiting if timed else ():
-        if _cost_key(recipe) not in costs:
-            costs[_cost_key(recipe)] = time_run(recipe, read[_data_key(recipe)][0], device)
+    untimed = None
+    try:
+        for recipe in waiting if timed else ():
+            if _cost_key(recipe) not in costs:
+                costs[_cost_key(recipe)] = time_run(recipe, read[_data_key(recipe)][0], device)
+    except RuntimeError as error:
+        untimed = (str(error).splitlines() or [type(error).__name__])[0]
     seconds = disk = None
-    if timed:
+    if timed and untimed is None:
         each = [(costs[_cost_key(recipe)], read[_data_key(recipe)][1]) for recipe in waiting]
         seconds = sum(cost.seconds + reading for cost, reading in each)
         disk = sum(cost.kept_bytes for cost, _ in each)
@@ -96,11 +109,12 @@ def preview(
         name_recipe(first),
         describe_settings(first),
         describe_data(first, splits),
-        len(recipes),
-        len(recipes) - len(waiting),
+        len(planned),
+        len(planned) - len(waiting),
         counts,
         seconds,
         disk,
+        untimed,
     )
 
 

@@ -1,0 +1,46 @@
+"""What runs cost before they start: counted by hand, and compared with what a run then writes."""
+
+import json
+
+import pytest
+
+from ncollapse.sweep import preview as module
+from ncollapse.sweep.preview import preview
+from ncollapse.train import recipes, run
+
+SHORT = recipes.get("digits").override(optim__epochs=1)
+
+
+def test_disk_is_that_of_the_finished_run(tmp_path):
+    before = preview([SHORT], tmp_path)
+    assert (before.runs, before.finished) == (1, 0)
+    run(SHORT, tmp_path, device="cpu")
+    kept = sum(file.stat().st_size for file in (tmp_path / SHORT.run_id).glob("*.safetensors"))
+    weights = (tmp_path / SHORT.run_id / "final.safetensors").stat().st_size
+    checkpoints = 2 * (2 * weights + weights)  # of SGD: the weights, their momentum and the best so far
+    assert before.disk_bytes == pytest.approx(kept + checkpoints, rel=0.3)
+    after = preview([SHORT], tmp_path)
+    assert (after.runs, after.finished, after.seconds, after.disk_bytes) == (1, 1, 0, 0)
+
+
+def test_the_time_grows_with_the_epochs(tmp_path):
+    one, many = (preview([SHORT.override(optim__epochs=n)], tmp_path).seconds for n in (1, 1000))
+    assert many > 20 * one
+
+
+def test_a_device_that_fails_leaves_the_cost_unknown(tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("CUDA out of memory\nand more")
+
+    monkeypatch.setattr(module, "time_run", fail)
+    shown = preview([SHORT], tmp_path)
+    assert (shown.seconds, shown.disk_bytes) == (None, None)
+    assert shown.lines()[-1] == "runs: 1, 0 finished; time and disk could not be estimated (CUDA out of memory)"
+    assert json.dumps(shown.class_counts).startswith('{"0": ')
+
+
+def test_runs_of_a_tuning_are_looked_for_where_they_are(tmp_path):
+    tuned = SHORT.override(data__validation=0.1)
+    run(tuned, tmp_path / "tuning" / "runs", device="cpu")
+    shown = preview([SHORT], tmp_path, tuning=[tuned], timed=False)
+    assert (shown.runs, shown.finished) == (2, 1)
