@@ -89,7 +89,7 @@ def damage_record(name: str, content: bytes, draw: random.Random) -> bytes:
         if name == "history.jsonl.gz":
             bomb = b'{"epoch": 1}\n' * draw.choice((10, 10**4))
             return gzip.compress(damage_record("history.jsonl", gzip.decompress(content), draw) + bomb)
-    except (ValueError, IndexError, OSError, EOFError, zlib.error):  # damaged before
+    except (ValueError, IndexError, TypeError, RecursionError, OSError, EOFError, zlib.error):  # damaged before
         pass
     return damage_bytes(content, draw)
 

@@ -1,4 +1,4 @@
-"""The long form: `make faults`, or `python -m faults [--only PREFIX] [--scale 0.1] [--first-seed N] [--jobs N]`.
+"""The long form: `make faults`, or `python -m faults [--only PREFIX ...] [--scale 0.1] [--first-seed N] [--jobs N]`.
 
 Every case is a function of its seed: `python -m faults --only kill/train --first-seed 17 --cases 1` repeats one.
 """
@@ -28,7 +28,7 @@ def run_chunk(index: int, first: int, stop: int) -> Tally:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
-    parser.add_argument("--only", default="", help="families whose name begins so")
+    parser.add_argument("--only", nargs="+", default=[""], help="families whose names begin so")
     parser.add_argument("--scale", type=float, default=1.0, help="this share of the cases")
     parser.add_argument("--cases", type=int, help="so many cases of each family")
     parser.add_argument("--first-seed", type=int, default=0)
@@ -39,7 +39,7 @@ def main() -> int:
     with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = []
         for index, family in enumerate(FAMILIES):
-            if not family.name.startswith(args.only):
+            if not family.name.startswith(tuple(args.only)):
                 continue
             tallies[index] = Tally(family.name)
             cases = args.cases or max(1, round(args.scale * family.cases))

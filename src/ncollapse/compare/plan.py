@@ -72,6 +72,8 @@ def plan(
     from ncollapse.train.changes import apply_changes
 
     check_plan(data, losses, optimisers, seeds)
+    if epochs is not None and not isinstance(epochs, int):
+        raise TypeError(f"epochs: expected a whole number, got {epochs!r}")
     changes |= {"epochs": epochs, "image_size": image_size, "channels": channels}
     planned = []
     for loss in dict.fromkeys(losses):
