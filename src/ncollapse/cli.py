@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
                 flush_output()
                 return code
         except KeyboardInterrupt:
-            return tell_interrupt(verb)
+            return report_interrupt(verb)
         except BrokenPipeError:
             drop_output()
             return 1
@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
 
                 traceback.print_exc()
             elif noted:
-                return tell_interrupt(verb)
+                return report_interrupt(verb)
             else:
                 print(f"ncollapse {verb}: {describe(error)}", file=sys.stderr)
             return 2 if isinstance(error, BAD_INPUT) else 1
@@ -134,7 +134,7 @@ def note_interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def tell_interrupt(verb: str) -> int:
+def report_interrupt(verb: str) -> int:
     """Say that it was interrupted, and where the same command goes on."""
     hint = "; the same command continues where it stopped" if verb in CONTINUED else ""
     print(f"ncollapse {verb}: interrupted{hint}", file=sys.stderr)

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import urllib.request
-from pathlib import Path
 
 import pytest
 
@@ -42,7 +41,7 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path, capsys, monkeypatch, n
         raise OSError(number, os.strerror(number))
 
     write_run(tmp_path, {"optim.epochs": 2}, snapshot=False)
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     assert main(["report", str(tmp_path), *(option.format(tmp_path) for option in options)]) == code
     page = tmp_path / ("r.html" if options else "report.html")
     assert capsys.readouterr().err == f"ncollapse report: --out {page}: cannot be written: {os.strerror(number)}\n"
@@ -86,6 +85,6 @@ def test_no_draft_is_left_where_the_page_cannot_be_written(tmp_path, monkeypatch
         raise OSError("no space left")
 
     write_run(tmp_path, {"optim.epochs": 2}, snapshot=False)
-    monkeypatch.setattr(Path, "replace", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     assert main(["report", str(tmp_path)]) == 1
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from ncollapse.compare import compare_runs
 from ncollapse.compare.classes import assign_groups, tabulate_classes
-from ncollapse.compare.findings import compare_runs
 from ncollapse.metrics.by_class import describe_classes
 from ncollapse.runs.record import read_runs
 from reference.runs import write_run

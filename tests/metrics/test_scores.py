@@ -55,6 +55,7 @@ def test_equal_scores_are_no_success():
     assert uniform_accuracy_grid(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.5])) == 1.0
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
 def test_spread_quantiles_are_numpys(values):
     found = spread_of(torch.tensor(values, dtype=torch.float64))

@@ -5,7 +5,7 @@ from ncollapse.compare.findings import Finding, name_early, to_dict
 from ncollapse.compare.quantities import QUANTITIES, SPEEDS, Quantity
 from ncollapse.compare.ranking import Effect, Place, Ranking
 from ncollapse.compare.seeds import Difference, Estimate, estimate, is_number
-from ncollapse.compare.variants import CASES, LOSSES, Variant, gather_copies, group_runs, measured, predicted
+from ncollapse.compare.variants import CASES, LOSSES, Variant, gather_copies, group_runs, measured, name_loss, predicted
 
 __all__ = [
     "CASES",
@@ -29,6 +29,7 @@ __all__ = [
     "is_number",
     "measured",
     "name_early",
+    "name_loss",
     "predicted",
     "to_dict",
 ]

@@ -42,6 +42,15 @@ PLAIN = ("data.name", "model.name", "optim.name", "model.head", "schedule.name")
 CASES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "lbfgs": "L-BFGS"}
 
 
+def name_loss(loss: str) -> str:
+    """The name of a loss for people; of a loss of the user's own, the name of its class.
+
+    >>> name_loss("bce"), name_loss("my_losses:HingeLoss")
+    ('BCE', 'HingeLoss')
+    """
+    return LOSSES.get(loss, loss.rpartition(":")[2])
+
+
 @dataclass(frozen=True)
 class Variant:
     """Runs that differ in their seed alone.
@@ -96,7 +105,7 @@ def group_runs(records: Sequence[RunRecord]) -> list[Variant]:
         loss = str(own.get("loss.name"))
         names = [*params[loss], *between]
         settings = {key: own[key] for key in names if key in own}
-        label = " · ".join([LOSSES.get(loss, loss), *(phrase(key, value) for key, value in settings.items())])
+        label = " · ".join([name_loss(loss), *(phrase(key, value) for key, value in settings.items())])
         context = contexts[settings_key(own)]
         ordered = sorted(group, key=lambda r: (r.seed is None, r.seed or 0, r.run_id))
         place = order.index(loss) if loss in order else len(order)

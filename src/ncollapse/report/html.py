@@ -36,7 +36,10 @@ def write_page(report: Report, path: Path) -> Path:
     check_output(path)
     text = render(report)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, text.encode(errors="backslashreplace"))  # a path may hold bytes that are no UTF-8
+    try:
+        write_atomic(path, text.encode(errors="backslashreplace"))  # a path may hold bytes that are no UTF-8
+    except OSError as error:  # which speaks of the files of a run; a page has none to resume
+        raise (error.__cause__ if isinstance(error.__cause__, OSError) else error) from None
     return path
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ncollapse.compare import CASES, LOSSES
+from ncollapse.compare import CASES, name_loss
 from ncollapse.compare.numbers import MISSING, show
 from ncollapse.grammar import count
 from ncollapse.papers.experiment import Experiment
@@ -60,7 +60,7 @@ def tabulate_shape(lines: Sequence[Line]) -> Table | None:
     columns = [Cell("setting")]
     for field in fields:
         title = NAMES.get(field, field)
-        columns += [Cell(f"{title}, {LOSSES.get(loss, loss)}", loss=loss) for loss in losses]
+        columns += [Cell(f"{title}, {name_loss(loss)}", loss=loss) for loss in losses]
         if set(AGAINST) <= set(losses):
             columns.append(Cell(f"{title}, gain of BCE"))
     body = []

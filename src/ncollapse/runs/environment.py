@@ -15,7 +15,7 @@ import torch
 import ncollapse
 
 REQUIRED = (
-    *("numpy", "scipy", "scikit-learn", "threadpoolctl", "torchmetrics", "safetensors"),
+    *("numpy", "scipy", "scikit-learn", "threadpoolctl", "filelock", "torchmetrics", "safetensors"),
     *("tyro", "cattrs", "rich", "jinja2", "plotly"),
 )
 """What `pip install ncollapse` brings besides torch."""

@@ -146,8 +146,8 @@ def all_losses(
 def imbalanced_relu(model: str = "mlp-1024", optimiser: Literal["sgd", "adam"] = "sgd", *, seed: int = 0) -> Recipe:
     """imbalanced-relu, Sec. 5.2: CE without bias on an imbalanced CIFAR-10, decays in the loss, 4000 epochs.
 
-    "SGD" is taken at its word, without momentum, which is not stated. At the stated rates that does not fit the
-    data in 4000 epochs; Adam does.
+    The paper states no momentum, so "sgd" has none. At the stated rates it does not fit the data in 4000 epochs; Adam
+    does.
     """
     return Recipe(
         name=f"imbalanced-relu/{model}",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ncollapse.compare import LOSSES, Finding
+from ncollapse.compare import Finding, name_loss
 from ncollapse.grammar import join
 from ncollapse.report.encoding import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once
@@ -38,7 +38,7 @@ def draw_agreement(findings: Sequence[Finding]) -> Figure | None:
         for loss in dict.fromkeys(f.variant.loss for f, _, _ in known):
             mine = [(f, p, e) for f, p, e in known if f.variant.loss == loss]
             style = loss_style(loss)
-            name = escape(LOSSES.get(loss, loss))
+            name = escape(name_loss(loss))
             errors = [e.std if e.n > 1 else 0.0 for _, _, e in mine]
             traces.append(
                 {

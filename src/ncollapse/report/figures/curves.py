@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ncollapse.compare import LOSSES, Variant, estimate, is_number, measured, predicted
+from ncollapse.compare import Variant, estimate, is_number, measured, name_loss, predicted
 from ncollapse.grammar import join
 from ncollapse.report.encoding import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike, name_once
@@ -194,7 +194,7 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
             {
                 "type": "scatter",
                 "mode": "lines+markers" if len(x) < 3 or not many else "lines",
-                "name": escape(LOSSES.get(variant.loss, variant.loss) if many else variant.label),
+                "name": escape(name_loss(variant.loss) if many else variant.label),
                 "legendgroup": escape(group),
                 "showlegend": False,
                 "legendrank": variants.index(variant),

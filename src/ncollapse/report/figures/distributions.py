@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.compare import LOSSES, Variant, is_number
+from ncollapse.compare import Variant, is_number, name_loss
 from ncollapse.grammar import join
 from ncollapse.report.encoding import compact
 from ncollapse.report.figures.curves import MANY
@@ -102,7 +102,7 @@ def draw_margins(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | 
                     {
                         "type": "scatter",
                         "mode": "lines",
-                        "name": escape(LOSSES.get(variant.loss, variant.loss) if many else variant.label),
+                        "name": escape(name_loss(variant.loss) if many else variant.label),
                         "legendgroup": escape(variant.loss if many else variant.label),
                         "showlegend": False,
                         "x": compact(share, 4),

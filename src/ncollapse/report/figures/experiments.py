@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.compare import CASES, LOSSES, group_runs
+from ncollapse.compare import CASES, group_runs, name_loss
 from ncollapse.grammar import join
 from ncollapse.papers.archive import find_gram
 from ncollapse.papers.experiment import Experiment
@@ -98,7 +98,7 @@ def draw_axes(lines: Sequence[Line]) -> Figure | None:
             continue
         for loss, optimiser in dict.fromkeys(_loss_and_optimiser(line) for line in here):
             mine = [line for line in here if _loss_and_optimiser(line) == (loss, optimiser)]
-            title = ", ".join(filter(None, (LOSSES.get(loss, loss), CASES.get(optimiser, optimiser))))
+            title = ", ".join(filter(None, (name_loss(loss), CASES.get(optimiser, optimiser))))
             panels.append(_panel_along(axis, [line.keys[axis] for line in here], mine, escape(title)))
     if not panels:
         return None
@@ -141,7 +141,7 @@ def draw_lines(lines: Sequence[Line]) -> Figure | None:
         for loss in dict.fromkeys(str(line.keys.get("loss", "")) for line in here):
             mine = [line for line in here if str(line.keys.get("loss", "")) == loss]
             style, xs = loss_style(loss), [_name_setting(line, shown) for line in mine]
-            traces += _mark(LOSSES.get(loss, loss), mine, xs, style.colour, style.marker, scale=100 if percent else 1)
+            traces += _mark(name_loss(loss), mine, xs, style.colour, style.marker, scale=100 if percent else 1)
         title = name_field(field) + (", %" if percent else "")
         hidden = {"showticklabels": False} if len(settings) > MANY else {"automargin": True}
         x = {"type": "category", "categoryorder": "array", "categoryarray": settings, **hidden}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.compare import CASES, LOSSES, Variant
+from ncollapse.compare import CASES, Variant, name_loss
 from ncollapse.compare.variants import phrase
 from ncollapse.grammar import count
 from ncollapse.report.encoding import compact
@@ -86,10 +86,7 @@ def group_variants(variants: Sequence[Variant]) -> dict[tuple[str, ...], list[Va
 def name_groups(groups: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
     """Titles of the groups: the loss, and whatever else differs between them."""
     varying = [i for i in range(1, len(GROUPS) + 1) if len({g[i] for g in groups}) > 1]
-    return {
-        g: escape(", ".join([LOSSES.get(g[0], g[0]), *(CASES.get(g[i], g[i]) for i in varying if g[i])]))
-        for g in groups
-    }
+    return {g: escape(", ".join([name_loss(g[0]), *(CASES.get(g[i], g[i]) for i in varying if g[i])])) for g in groups}
 
 
 def find_swept(groups: Sequence[Sequence[Variant]]) -> str:
@@ -153,7 +150,7 @@ def _panel(
             line = np.nanmean(np.where(heights > 0, heights, np.nan) if log else heights, axis=0)
         value = variant.settings.get(swept) if swept in variant.settings else None
         named = value in values
-        name = escape(phrase(swept, value) if named else LOSSES.get(variant.loss, variant.loss))
+        name = escape(phrase(swept, value) if named else name_loss(variant.loss))
         colour = _colour(values.index(value), len(values)) if named else loss_style(variant.loss).colour
         traces.append(
             {

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ncollapse.compare import LOSSES, Variant
+from ncollapse.compare import Variant, name_loss
 from ncollapse.grammar import join
 from ncollapse.report.encoding import compact
 from ncollapse.report.figures.ideal import find_problem
@@ -62,11 +62,11 @@ def draw_phases(variants: Sequence[Variant]) -> Figure | None:
         columns = map_phases(loss, params, classes, features, bias, low)
         if columns is None:
             continue
-        title = f"{LOSSES.get(loss, escape(loss))}, K = {classes}, {'H ≥ 0' if features == 'relu' else 'free H'}"
+        title = f"{escape(name_loss(loss))}, K = {classes}, {'H ≥ 0' if features == 'relu' else 'free H'}"
         panels.append(_phase_panel(title, loss, columns, marks, shown))
         phase_at = make_phase(loss, params, classes, features, bias)
         for mu, decay, _ in marks:
-            said.setdefault(LOSSES.get(loss, loss), set()).add(phase_at(mu, decay))
+            said.setdefault(name_loss(loss), set()).add(phase_at(mu, decay))
     if not panels:
         return None
     named = {loss: join(sorted(PHASES.get(p, (p,))[0] for p in found)) for loss, found in said.items()}
