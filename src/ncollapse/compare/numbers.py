@@ -103,7 +103,7 @@ def show_ratio(value: Difference) -> tuple[str, str]:
 def show_factor(logarithm: float, digits: int = 3) -> str:
     """A factor from its natural logarithm.
 
-    >>> show_factor(math.log(0.25)), show_factor(math.log(1234.5))
+    >>> show_factor(math.log(0.25)), show_factor(math.log(1234.4))
     ('0.25', '1234')
     """
     return show(math.exp(min(700.0, logarithm)), digits)

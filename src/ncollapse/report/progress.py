@@ -52,7 +52,7 @@ def format_seconds(seconds: float) -> str:
     """A time in words.
 
     >>> format_seconds(0.31), format_seconds(75), format_seconds(7300)
-    ('0.31 s', '1 min 15 s', '2 h 02 min')
+    ('0.31 s', '1 min 15 s', '2 h 01 min')
     """
     if seconds < 60:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
