@@ -79,7 +79,8 @@ def _connect(ray: Any) -> Iterator[None]:
         os.chdir(empty)
         try:
             with safe_path():
-                ray.init(address=address, log_to_driver=False, **options)
+                # "local" starts a cluster; without an address Ray joins any that it finds on this machine
+                ray.init(address=address or "local", log_to_driver=False, **options)
         finally:
             os.chdir(before)
         try:
