@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ncollapse.models import Network, norm
 from ncollapse.train.objective import autocast
+from ncollapse.train.step import CAPTURING
 
 log = logging.getLogger("ncollapse.train")
 SAMPLES = 16
@@ -26,13 +27,14 @@ _verified: set[tuple[str, torch.device, str]] = set()
 def verify_kernels(name: str, model: Network, x: Tensor, precision: str) -> None:
     """Switch the fused kernels off if they fail or disagree on the first samples `x`; once per network and device."""
     key = name, x.device, precision
-    if not (x.is_cuda and norm.HAS_TRITON) or key in _verified:
-        return
-    fault = find_fault(model, x[:SAMPLES], precision)
-    if fault is None:
-        _verified.add(key)
-        return
-    norm.HAS_TRITON = False
+    with CAPTURING:  # not beside another run's capture, and once for the runs that share a GPU
+        if not (x.is_cuda and norm.HAS_TRITON) or key in _verified:
+            return
+        fault = find_fault(model, x[:SAMPLES], precision)
+        if fault is None:
+            _verified.add(key)
+            return
+        norm.HAS_TRITON = False
     log.warning("model.name = %r: the fused kernels are not used on this GPU, torch's own are: %s", name, fault)
 
 
