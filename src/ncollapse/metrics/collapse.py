@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -20,15 +21,21 @@ from .rows import ROUNDING, Rows, dot
 if TYPE_CHECKING:
     from .shards import Shards
 
+MODERATE = 2.0**20  # features of this size, or the inverse of it, are not scaled before they are rounded to float32
+
 
 @dataclass(frozen=True)
 class Moments:
-    """Class statistics of the classes that have samples, relative to an anchor near the features."""
+    """Class statistics of the classes that have samples.
+
+    The global mean (over samples, bce-vs-ce Eq. 27) is anchor + shift: kept apart, they have more digits than their
+    sum, so that features with a large common offset lose none.
+    """
 
     counts: Tensor  # [K] float64, all positive
-    offsets: Tensor  # [K, d] class mean minus the anchor
-    anchor: Tensor  # [d]
-    shift: Tensor  # [d] global mean (over samples, bce-vs-ce Eq. 27) minus the anchor
+    offsets: Tensor  # [K, d] class mean minus the global mean (bce-vs-ce Eq. 36); zero where that is rounding
+    anchor: Tensor  # [d] a point near the features
+    shift: Tensor  # [d] global mean minus the anchor
     energies: Tensor  # [K] mean of |h - anchor|^2: the scale against which a difference is rounding
     variances: Tensor | None = None  # [K] mean squared distance of a class's samples to its mean
     basis: Tensor | None = None  # [d, r] orthonormal columns that span the centred means; None: all of R^d
@@ -40,11 +47,16 @@ class Moments:
         """The mean over samples [d]."""
         return self.anchor + self.shift
 
-    @property
+    @cached_property
     def rounding(self) -> float:
         """Differences of features or means up to this length are rounding errors."""
-        largest = self.energies.amax() if len(self.energies) else self.energies.new_zeros(())
-        return ROUNDING * math.sqrt(float(largest if self.shards is None else self.shards.largest(largest)))
+        return bound_rounding(self.energies, self.shards)
+
+    @cached_property
+    def float32_scale(self) -> float:
+        """A power of two that brings the features near 1; 1 where they fit into float32 as they are."""
+        size = math.sqrt(float(self.counts @ self.energies) / float(self.counts.sum()))
+        return 1.0 if size == 0 or 1 / MODERATE < size < MODERATE else 2.0 ** -round(math.log2(size))
 
     @property
     def num_samples(self) -> float:
@@ -52,17 +64,13 @@ class Moments:
         total = self.counts.sum()
         return float(total if self.shards is None else self.shards.add(total))
 
-    def around_anchor(self) -> Rows:
-        """The class means minus the anchor."""
-        return Rows(self.offsets, shards=self.shards)
-
     def means(self) -> Rows:
         """The class means."""
-        return Rows(self.offsets, -self.anchor, shards=self.shards)
+        return Rows(self.offsets, -self.global_mean, shards=self.shards)
 
     def centred(self) -> Rows:
-        """The class means minus the global mean (bce-vs-ce Eq. 36); zero where the difference is rounding."""
-        return Rows(self.offsets, self.shift, floor=self.rounding, shards=self.shards)
+        """The class means minus the global mean."""
+        return Rows(self.offsets, shards=self.shards)
 
     def variances_or_zero(self) -> Tensor:
         """The variances of the classes, zeros where they were not measured."""
@@ -70,7 +78,7 @@ class Moments:
 
     def within(self) -> float:
         """trace(Sigma_W): the mean squared distance of a sample to its class mean."""
-        return float(self.around_anchor().add_up((self.counts * self.variances_or_zero()).sum())) / self.num_samples
+        return float(self.centred().add_up((self.counts * self.variances_or_zero()).sum())) / self.num_samples
 
 
 class Spectrum(NamedTuple):
@@ -82,10 +90,21 @@ class Spectrum(NamedTuple):
     axes: Tensor | None  # [r, rank] the directions of the centred means, where the rank is below r
 
 
-def take_moments(counts: Tensor, offsets: Tensor, anchor: Tensor, energies: Tensor) -> Moments:
-    """Moments of filled classes, from their counts, mean offsets and mean energies around the anchor."""
-    shift = counts @ offsets / counts.sum()
-    return Moments(counts, offsets, anchor, shift, energies)
+def take_moments(
+    counts: Tensor, offsets: Tensor, anchor: Tensor, energies: Tensor, shards: Shards | None = None
+) -> Moments:
+    """Moments of filled classes: counts, class means minus the anchor (overwritten), mean energies around it."""
+    around_anchor = Rows(offsets, shards=shards)
+    shift = around_anchor.add_up(counts @ offsets) / around_anchor.add_up(counts.sum())
+    offsets.sub_(shift)
+    offsets[torch.linalg.vector_norm(offsets, dim=1) <= bound_rounding(energies, shards)] = 0.0
+    return Moments(counts, offsets, anchor, shift, energies, shards=shards)
+
+
+def bound_rounding(energies: Tensor, shards: Shards | None) -> float:
+    """The length up to which differences of vectors with these squared norms are rounding errors."""
+    largest = energies.amax() if len(energies) else energies.new_zeros(())
+    return ROUNDING * math.sqrt(float(largest if shards is None else shards.largest(largest)))
 
 
 def span_means(moments: Moments) -> Moments:
@@ -98,7 +117,7 @@ def span_means(moments: Moments) -> Moments:
 def finish_moments(moments: Moments, variances: Tensor, scatter: Tensor) -> Moments:
     """Add variances and scatter; those below the rounding of the sums they come from are zero."""
     variances = torch.where(variances > ROUNDING**2 * moments.energies, variances, 0.0)
-    if not float(moments.around_anchor().add_up(variances.sum())):
+    if not float(moments.centred().add_up(variances.sum())):
         scatter = torch.zeros_like(scatter)
     return replace(moments, variances=variances, scatter=scatter)
 
@@ -112,7 +131,7 @@ def decompose_means(moments: Moments) -> Spectrum:
     centred = moments.centred()
     matrix = centred.triangle() if moments.basis is None else centred.whole() @ moments.basis
     most = min(len(centred) - 1, centred.dim)
-    rounding = ROUNDING * float(moments.around_anchor().energy().sqrt())
+    rounding = ROUNDING * math.sqrt(float(centred.add_up(moments.energies.sum())))
     if len(matrix) == matrix.shape[1] == most:
         singular: Tensor = torch.linalg.svdvals(matrix)
         if bool((singular > rounding).all()):
@@ -127,7 +146,7 @@ def measure_within(moments: Moments, spectrum: Spectrum) -> dict[str, float]:
     names = ("nc1", "nc1_balanced", "nc1_quotient")
     if spectrum.rank == 0 or moments.scatter is None:
         return dict.fromkeys(names, math.nan)
-    by_class = moments.around_anchor().centre()
+    by_class = moments.centred().centre()
     total = moments.num_samples
     if spectrum.triangle is not None:
         scatter, around_samples, around_classes = moments.scatter, spectrum.triangle, by_class.triangle()

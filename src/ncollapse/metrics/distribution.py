@@ -62,11 +62,11 @@ class Distribution:
         self.keep(numbers)
 
     def add_other_scores(self, scores: Tensor, own: Tensor) -> None:
-        """Add scores [c, K] but for each sample's own class `own` [c, 1]; `scores` is overwritten."""
-        least = scores.scatter_(1, own, torch.inf).amin()
-        self.widen(least, scores.scatter_(1, own, -torch.inf).amax())
+        """Add scores [K, c] but for each sample's own class `own` [1, c]; `scores` is overwritten."""
+        least = scores.scatter_(0, own, torch.inf).amin()
+        self.widen(least, scores.scatter_(0, own, -torch.inf).amax())
         self.keep(scores)
-        self.squares += (scores.scatter_(1, own, self.centre) - self.centre).square_().sum()
+        self.squares += scores.scatter_(0, own, self.centre).sub_(self.centre).square_().sum()
 
     def widen(self, least: Tensor, largest: Tensor) -> None:
         """Note the extremes of some numbers."""

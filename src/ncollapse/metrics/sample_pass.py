@@ -81,11 +81,11 @@ class SamplePass:
         presence = self.presence if reference is None else reference.presence
         if not presence.comparable or not bool(moments.centred().norms().any()):
             return None
-        return NearestMeans(moments, presence.classes, int(self.moments.counts.sum()))
+        return NearestMeans(moments, presence, int(self.moments.counts.sum()))
 
     def run(self, source: Source, first: ClassSums) -> Moments:
         """Read the samples again, where anything needs them; returns the moments with variances and scatter."""
-        parts = (self.directions, self.scores, self.nearest, self.within)  # the last overwrites the features
+        parts = (self.directions, self.scores, self.nearest, self.within)  # the last overwrites the centred features
         accumulators: list[Accumulator] = [part for part in parts if part is not None]
         if accumulators:
             read_again(source, first, self.moments, self.presence.places(), accumulators)
