@@ -8,9 +8,10 @@ from torch import Tensor
 from .classifier import Classifier
 from .collapse import Moments
 from .products import TINY, UNIT, Float32Rows, Products, bound_error
+from .radii import decision_radii, is_worthwhile
 from .rows import invert, split_range
 from .sample_scores import SampleScores, ScoreNeeds, open_negatives
-from .second_pass import Chunk
+from .second_pass import Chunk, find_beyond
 
 SCORES = 1 << 21  # scores a tile: 8 MB
 CANCELLED = 1e-5  # a difference below this share of its terms has lost too many digits
@@ -45,6 +46,9 @@ class BoundedScores(SampleScores):
         self.mean_weight = classifier.rows().mean()
         self.anchor_mean = moments.anchor @ self.mean_weight
         self.common_squares = torch.zeros((), dtype=torch.float64, device=inverse.device)
+        self.radii: Tensor | None = None
+        if needs.decisions_only and is_worthwhile(moments.num_samples, len(classifier.weight)):
+            self.radii = decision_radii(classifier, moments, classes)
         if needs.negatives:
             self.negatives = open_negatives(classifier, moments, classes, energy)
             self.extremes = [_Extreme(sign, self.scores, inverse.device) for sign in (1.0, -1.0)]
@@ -52,23 +56,34 @@ class BoundedScores(SampleScores):
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
         super().add(chunk)
+        if self.needs.decisions_only:
+            place = slice(chunk.start, chunk.start + len(chunk.labels))
+            self.decision[place] = find_beyond(self.radii, chunk, chunk.labels, self._decide)
+            return
         for part in split_range(len(chunk.labels), tile_rows(len(self.narrow.values))):
             self._add_part(chunk, part)
+
+    def _decide(self, chunk: Chunk) -> Tensor:
+        """The class with the largest logit."""
+        found = torch.empty_like(chunk.labels)
+        for part in split_range(len(found), tile_rows(len(self.narrow.values))):
+            samples = chunk.narrow.part(part)
+            tile, bound = self.narrow.multiply(samples, chunk.room)
+            scores = self.offset.add_to(tile, bound, samples, tile)
+            found[part] = self.logits.decide(*scores, chunk.x[part], chunk.labels[part])
+        return found
 
     def _add_part(self, chunk: Chunk, part: slice) -> None:
         place = slice(chunk.start + part.start, chunk.start + part.stop)
         x, labels, samples = chunk.x[part], chunk.labels[part], chunk.narrow.part(part)
         tile, bound = self.narrow.multiply(samples, chunk.room)
-        again = self.needs.margins or self.negatives is not None
-        out = chunk.room.take("other tile", *tile.shape, dtype=torch.float32) if again else tile
-        if self.needs.logits:
-            index = self.logits.settle(*self.offset.add_to(tile, bound, samples, out), x, labels)
+        other = chunk.room.take("other tile", *tile.shape, dtype=torch.float32)
+        if self.needs.decisions:
+            index = self.logits.settle(*self.offset.add_to(tile, bound, samples, other), x, labels)
             own = self.positive[place] - self.bias[labels]
             self.put_logits(place, own, self.logits.at(x, index), index)
-        elif self.needs.decisions:
-            self.decision[place] = self.logits.decide(*self.offset.add_to(tile, bound, samples, out), x, labels)
         if self.negatives is not None:
-            self._add_negatives(tile, chunk, part, out)
+            self._add_negatives(tile, chunk, part, other)
         if self.needs.margins:
             centred = chunk.centred[part]
             index = self.cosines.settle(tile.mul_(self.relative), bound, centred, labels)

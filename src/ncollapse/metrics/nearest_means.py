@@ -11,7 +11,7 @@ from .exact_scores import FEW_SCORES, tile_rows
 from .presence import Presence
 from .products import Float32Rows, Products, narrow
 from .rows import Rows, split_range
-from .second_pass import Chunk
+from .second_pass import Chunk, find_beyond
 
 
 def find_nearest(rows: Rows, x: Tensor) -> Tensor:
@@ -21,13 +21,16 @@ def find_nearest(rows: Rows, x: Tensor) -> Tensor:
 
 
 class NearestMeans:
-    """Collects the nearest class [N]; `classes` [K] names the rows of the moments, None where they are 0..K-1."""
+    """Collects the nearest class [N] among those of the moments.
 
-    def __init__(self, moments: Moments, presence: Presence, num_samples: int) -> None:
+    radii: the distances [P] to its own class mean up to which a sample is nearest to that mean, if they are known.
+    """
+
+    def __init__(self, moments: Moments, presence: Presence, num_samples: int, radii: Tensor | None = None) -> None:
         rows = moments.centred()
         norms = rows.norms()
         self.moments, self.classes, self.places = moments, presence.classes, presence.places()
-        self.num_classes = len(presence.counts)
+        self.num_classes, self.radii = len(presence.counts), radii
         offset = -norms.square() / 2
         self.products = Products(rows, offset=offset)  # |x - m|^2 is least where m x - |m|^2 / 2 is largest
         self.nearest = torch.empty(num_samples, dtype=torch.int64, device=norms.device)
@@ -40,7 +43,9 @@ class NearestMeans:
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
         place = slice(chunk.start, chunk.start + len(chunk.labels))
-        found = self._find(chunk) if self.narrow is None else self._find_narrow(chunk, self.narrow)
+        found = find_beyond(
+            self.radii, chunk, chunk.places, self._find if self.narrow is None else self._find_narrow
+        )
         self.nearest[place] = found if self.classes is None else self.classes[found]
         self.right += (self.nearest[place] == chunk.labels).sum()
 
@@ -71,9 +76,10 @@ class NearestMeans:
         known = chunk.labels.clamp_max(self.num_classes - 1)
         return known.clone() if self.places is None else self.places[known]
 
-    def _find_narrow(self, chunk: Chunk, rows: Float32Rows) -> Tensor:
+    def _find_narrow(self, chunk: Chunk) -> Tensor:
         """The same from float32 products; the mean of the own class is likely the nearest."""
-        x = self._centre(chunk)
+        rows, x = self.narrow, self._centre(chunk)
+        assert rows is not None
         if x is chunk.centred:
             samples = chunk.narrow
         else:

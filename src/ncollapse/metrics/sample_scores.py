@@ -30,6 +30,11 @@ class ScoreNeeds:
         """Whether all N K scores are needed."""
         return self.decisions or self.logits or self.margins or self.negatives
 
+    @property
+    def decisions_only(self) -> bool:
+        """Whether the class with the largest logit is all that other classes' scores are needed for."""
+        return self.decisions and not (self.logits or self.margins or self.negatives)
+
 
 class SampleScores:
     """Own scores [N] and room for what every score is needed for."""

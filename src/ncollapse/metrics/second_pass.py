@@ -6,7 +6,7 @@ the first addition on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -18,7 +18,7 @@ from .batches import Source
 from .class_sums import ClassSums
 from .collapse import Moments, finish_moments
 from .products import Float32Samples, multiply, narrow
-from .rows import add_gram, invert, square_norms
+from .rows import add_gram, invert
 from .similarity import DirectionSums
 from .workspace import Workspace
 
@@ -62,9 +62,39 @@ class Chunk:
         return invert(self.distances)
 
     @cached_property
+    def residuals(self) -> Tensor:
+        """Features minus the mean of their class [c, d]."""
+        means = self.room.take("residuals", *self.x.shape)
+        torch.index_select(self.moments.offsets, 0, self.places, out=means)
+        return torch.sub(self.centred, means, out=means)
+
+    @cached_property
+    def residual_norms(self) -> Tensor:
+        """The distance of each sample to the mean of its class [c]."""
+        norms: Tensor = torch.linalg.vector_norm(self.residuals, dim=1)
+        return norms
+
+    def pick(self, rows: Tensor) -> Chunk:
+        """Some of the samples, copied; their `start` has no meaning."""
+        return Chunk(self.x[rows], self.labels[rows], self.places[rows], 0, self.moments, self.room.inner)
+
+    @cached_property
     def narrow(self) -> Float32Samples:
         """Features minus the global mean, in float32."""
         return narrow(self.centred, self.norms, self.moments, self.room)
+
+
+def find_beyond(radii: Tensor | None, chunk: Chunk, own: Tensor, find: Callable[[Chunk], Tensor]) -> Tensor:
+    """What `find` says of the samples that are beyond the radius of their class [P], and `own` [c] of the others."""
+    if radii is None:
+        return find(chunk)
+    beyond = (chunk.residual_norms >= radii[chunk.places]).nonzero().flatten()
+    if len(beyond) == len(own):
+        return find(chunk)
+    found = own.clone()
+    if len(beyond):
+        found[beyond] = find(chunk.pick(beyond))
+    return found
 
 
 class Accumulator(Protocol):
@@ -128,7 +158,7 @@ class _SameSamples:
 
 
 class WithinClasses:
-    """Variances of the classes and, in the basis of the moments, the within-class scatter; overwrites the centred features."""
+    """Variances of the classes and, in the basis of the moments, the within-class scatter."""
 
     def __init__(self, moments: Moments, *, scatter: bool) -> None:
         dim = moments.offsets.shape[1]
@@ -139,10 +169,9 @@ class WithinClasses:
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
-        means = chunk.room.take("class means", *chunk.x.shape)
-        residuals = chunk.centred.sub_(torch.index_select(self.moments.offsets, 0, chunk.places, out=means))
-        self.squares.index_add_(0, chunk.places, square_norms(residuals))
+        self.squares.index_add_(0, chunk.places, chunk.residual_norms.square())
         if self.with_scatter:
+            residuals = chunk.residuals
             inside = residuals if self.moments.basis is None else multiply(residuals, self.moments.basis.T, chunk.room)
             add_gram(self.scatter, inside)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,6 +20,11 @@ class Workspace:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._held: dict[str, Tensor] = {}
+
+    @cached_property
+    def inner(self) -> Workspace:
+        """Other memory, for work on a part of a chunk."""
+        return Workspace(self.device)
 
     def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
         """A tensor of this shape with arbitrary values; it shares its memory with all others of the same name."""
