@@ -40,6 +40,8 @@ class Moments:
     variances: Tensor | None = None  # [K] mean squared distance of a class's samples to its mean
     basis: Tensor | None = None  # [d, r] orthonormal columns that span the centred means; None: all of R^d
     scatter: Tensor | None = None  # [r, r] sum over samples of (h - mean)(h - mean)^T in that basis
+    whitening: Whitening | None = None  # directions that `nc1` takes the scatter along
+    along: Tensor | None = None  # [q] sum over samples of (direction . (h - mean))^2, instead of the scatter
     shards: Shards | None = None  # where each process holds some of the classes: counts, offsets, energies, variances
 
     @property
@@ -81,6 +83,19 @@ class Moments:
         return float(self.centred().add_up((self.counts * self.variances_or_zero()).sum())) / self.num_samples
 
 
+class Whitening(NamedTuple):
+    """Directions along which the squares of the residuals h - mean add up to trace(Sigma_W pinv(Sigma_B)).
+
+    The centred means M = U S V^T have A = M^T M with the pseudo-inverse sum_i p_i p_i^T, p_i = v_i / s_i. Around the
+    mean over classes, which is e away, A becomes B = A - K e e^T, and pinv(B) = pinv(A) + K u u^T / (1 + t) with
+    u = pinv(B) e and t = K e . u: one more direction gives `nc1_balanced`.
+    """
+
+    spectrum: Spectrum
+    directions: Tensor  # [rank + 1, d] the p_i and u
+    factor: float  # K / (1 + t)
+
+
 class Spectrum(NamedTuple):
     """The singular values of the centred class means, in the basis of the moments."""
 
@@ -114,12 +129,30 @@ def span_means(moments: Moments) -> Moments:
     return replace(moments, basis=torch.linalg.qr(moments.centred().whole().T).Q)
 
 
+def whiten_means(moments: Moments) -> Moments:
+    """Add the whitening of means whose basis is known."""
+    assert moments.basis is not None
+    spectrum = decompose_means(moments)
+    if spectrum.rank == 0:
+        return moments
+    axes = moments.basis if spectrum.axes is None else moments.basis @ spectrum.axes
+    centred = moments.centred()
+    triangle = centred.centre().multiply(axes).triangle()
+    gap = axes.T @ centred.mean()
+    half = torch.linalg.solve_triangular(triangle.T, gap[:, None], upper=False)
+    tilt = torch.linalg.solve_triangular(triangle, half, upper=True)
+    factor = len(centred) / (1 + len(centred) * float(half.square().sum()))
+    columns = torch.cat([axes / spectrum.singular_values[: spectrum.rank], axes @ tilt], 1)
+    return replace(moments, whitening=Whitening(spectrum, columns.T.contiguous(), factor))
+
+
 def finish_moments(moments: Moments, variances: Tensor, scatter: Tensor) -> Moments:
-    """Add variances and scatter; those below the rounding of the sums they come from are zero."""
+    """Add variances and scatter [r, r], or [q] along directions; those below the rounding of their sums are zero."""
     variances = torch.where(variances > ROUNDING**2 * moments.energies, variances, 0.0)
     if not float(moments.centred().add_up(variances.sum())):
         scatter = torch.zeros_like(scatter)
-    return replace(moments, variances=variances, scatter=scatter)
+    found = {"scatter" if scatter.ndim == 2 else "along": scatter}
+    return replace(moments, variances=variances, **found)
 
 
 def decompose_means(moments: Moments) -> Spectrum:
@@ -128,6 +161,8 @@ def decompose_means(moments: Moments) -> Spectrum:
     A direction counts as absent only below the rounding error of the means themselves, so that two nearly merged
     classes keep theirs.
     """
+    if moments.whitening is not None:
+        return moments.whitening.spectrum
     centred = moments.centred()
     matrix = centred.triangle() if moments.basis is None else centred.whole() @ moments.basis
     most = min(len(centred) - 1, centred.dim)
@@ -144,10 +179,24 @@ def decompose_means(moments: Moments) -> Spectrum:
 def measure_within(moments: Moments, spectrum: Spectrum) -> dict[str, float]:
     """`nc1`, `nc1_balanced` and `nc1_quotient`; NaN where all class means coincide."""
     names = ("nc1", "nc1_balanced", "nc1_quotient")
-    if spectrum.rank == 0 or moments.scatter is None:
+    if spectrum.rank == 0 or (moments.scatter is None and moments.along is None):
         return dict.fromkeys(names, math.nan)
+    nc1, balanced = _along_directions(moments) if moments.along is not None else _from_scatter(moments, spectrum)
+    total, between = moments.num_samples, float(moments.centred().energy()) / len(moments.centred())
+    return dict(zip(names, (nc1 / total, balanced / total, moments.within() / between)))
+
+
+def _along_directions(moments: Moments) -> tuple[float, float]:
+    assert moments.along is not None
+    assert moments.whitening is not None
+    nc1 = float(moments.along[:-1].sum())
+    return nc1, nc1 + moments.whitening.factor * float(moments.along[-1])
+
+
+def _from_scatter(moments: Moments, spectrum: Spectrum) -> tuple[float, float]:
+    """N nc1 and N nc1_balanced."""
+    assert moments.scatter is not None
     by_class = moments.centred().centre()
-    total = moments.num_samples
     if spectrum.triangle is not None:
         scatter, around_samples, around_classes = moments.scatter, spectrum.triangle, by_class.triangle()
         nc1 = trace_ratio(scatter, around_samples)
@@ -158,9 +207,7 @@ def measure_within(moments: Moments, spectrum: Spectrum) -> dict[str, float]:
         nc1 = float((torch.diagonal(scatter) / spectrum.singular_values[: spectrum.rank] ** 2).sum())
         inside = spectrum.axes if moments.basis is None else moments.basis @ spectrum.axes
         around_classes = by_class.multiply(inside).triangle()
-    between = float(moments.centred().energy()) / len(by_class)
-    values = (nc1 / total, trace_ratio(scatter, around_classes) / total, moments.within() / between)
-    return dict(zip(names, values))
+    return nc1, trace_ratio(scatter, around_classes)
 
 
 def trace_ratio(scatter: Tensor, triangle: Tensor) -> float:

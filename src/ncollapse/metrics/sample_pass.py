@@ -8,7 +8,7 @@ from .batches import Source
 from .bounded_scores import BoundedScores
 from .class_sums import ClassSums
 from .classifier import Classifier
-from .collapse import Moments, span_means
+from .collapse import Moments, span_means, whiten_means
 from .distribution import EXACT
 from .exact_scores import FEW_SCORES, ExactScores
 from .nearest_means import NearestMeans
@@ -46,10 +46,12 @@ class SamplePass:
         self.within: WithinClasses | None = None
         self.directions: CentredDirections | None = None
         scatter = wanted.any(*SCATTER) and presence.comparable
-        scatter |= isinstance(self.scores, BoundedScores) and self.scores.needs.negatives
-        if scatter or (presence.comparable and wanted.any(*VARIANCES, *SCATTER, *CENTRED, "cosine_margin")):
-            self.moments = span_means(moments) if scatter else moments
-            self.within = WithinClasses(self.moments, scatter=scatter)
+        whole = isinstance(self.scores, BoundedScores) and self.scores.needs.negatives
+        if whole or (presence.comparable and wanted.any(*VARIANCES, *SCATTER, *CENTRED, "cosine_margin")):
+            if scatter and not whole and len(moments.counts) < moments.offsets.shape[1]:
+                self.moments = whiten_means(span_means(moments))
+                scatter = self.moments.whitening is not None
+            self.within = WithinClasses(self.moments, scatter=scatter or whole)
         if presence.comparable and wanted.any(*CENTRED):
             self.directions = CentredDirections(moments)
 

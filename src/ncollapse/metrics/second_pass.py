@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from .batches import Source
 from .class_sums import ClassSums
 from .collapse import Moments, finish_moments
-from .products import Float32Samples, multiply, narrow
+from .products import Float32Samples, narrow
 from .rows import add_gram, invert
 from .similarity import DirectionSums
 from .workspace import Workspace
@@ -158,22 +158,27 @@ class _SameSamples:
 
 
 class WithinClasses:
-    """Variances of the classes and, in the basis of the moments, the within-class scatter."""
+    """Variances of the classes and, on request, the within-class scatter: of all directions, or along some of them."""
 
     def __init__(self, moments: Moments, *, scatter: bool) -> None:
-        dim = moments.offsets.shape[1]
-        size = dim if moments.basis is None else moments.basis.shape[1]
         self.moments, self.with_scatter = moments, scatter
         self.squares = torch.zeros_like(moments.counts)
-        self.scatter = torch.zeros(size, size, dtype=torch.float64, device=moments.offsets.device)
+        size = moments.offsets.shape[1]
+        options: dict[str, Any] = {"dtype": torch.float64, "device": moments.offsets.device}
+        self.directions = None if moments.whitening is None else moments.whitening.directions
+        along = self.directions is not None
+        self.scatter = torch.zeros(len(self.directions), **options) if along else torch.zeros(size, size, **options)
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
         self.squares.index_add_(0, chunk.places, chunk.residual_norms.square())
-        if self.with_scatter:
-            residuals = chunk.residuals
-            inside = residuals if self.moments.basis is None else multiply(residuals, self.moments.basis.T, chunk.room)
-            add_gram(self.scatter, inside)
+        if not self.with_scatter:
+            return
+        if self.directions is None:
+            add_gram(self.scatter, chunk.residuals)
+        else:
+            along = chunk.room.take("along", len(self.directions), len(chunk.places))
+            self.scatter += torch.mm(self.directions, chunk.residuals.T, out=along).square_().sum(1)
 
     def finish(self) -> Moments:
         """The moments with variances and scatter."""
