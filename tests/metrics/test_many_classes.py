@@ -285,7 +285,7 @@ def test_min_count_leaves_out_classes_with_few_samples(way):
     metric.update(features, labels)
     assert float(metric.compute(min_count=4)["cdnv"]) == pytest.approx(expected.cdnv, rel=1e-9)
     for wrong in (lambda: nc.measure(features, labels, min_count=10), lambda: nc.measure(statistics, min_count=10)):
-        with pytest.raises(ValueError, match="^min_count: no class has 10 samples; the largest has 9"):
+        with pytest.raises(ValueError, match=r"^min_count: no class has 10 samples; the largest has 9"):
             wrong()
-    with pytest.raises(ValueError, match="^min_count: expected a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"^min_count: expected a whole number of at least 1, got 0"):
         nc.measure(features, labels, min_count=0)
