@@ -96,7 +96,8 @@ class NeuralCollapseCallback(CollapseCallback, *find_bases()):  # type: ignore[m
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure after an epoch."""
         if self.monitor is not None and self.monitor.step() is not None:
-            pl_module.log_dict(self.numbers(), on_step=False, on_epoch=True, batch_size=1)
+            # all processes have the same numbers; without sync_dist Lightning warns once for each of them
+            pl_module.log_dict(self.numbers(), on_step=False, on_epoch=True, sync_dist=True, batch_size=1)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure the last state, where `every` passed over it."""
