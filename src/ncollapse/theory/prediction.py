@@ -27,7 +27,7 @@ METHODS = ("closed", "numerical")
 SIZES = ("num_samples", "num_classes", "dim", "counts", "empty_classes")  # of the sample, which no theory predicts
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Prediction(Optimum):
     """The global minimum of a problem, in the words of a measurement.
 
