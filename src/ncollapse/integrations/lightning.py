@@ -115,7 +115,7 @@ class NeuralCollapseCallback(CollapseCallback, *find_bases()):  # type: ignore[m
             return module.get_submodule(self.network)
         if type(module).forward.__module__.partition(".")[0] in ("torch", *NAMESPACES):
             raise ValueError(
-                f"network: expected the name of the attribute that holds the network, since {type(module).__name__} defines "
-                "no forward, got None"
+                "network: expected the name of the attribute that holds the network, since "
+                f"{type(module).__name__} defines no forward, got None"
             )
         return module
