@@ -9,14 +9,14 @@ from torch import Tensor
 
 from ncollapse.theory.optimum import Optimum
 from ncollapse.theory.problem import Problem
-from ncollapse.theory.solver import solve
+from ncollapse.theory.solver import Progress, solve
 
 SYMMETRY = 1e-4  # logits this close to a (I - J/K) + c J/K, relative to their size, are of that form
 
 
-def minimise_numerically(problem: Problem, *, restarts: int | None = None, seed: int = 0) -> Optimum:
-    """Minimise, and describe what was found."""
-    solution = solve(problem, restarts=restarts, seed=seed)
+def minimise_numerically(problem: Problem, *, progress: Progress | None = None) -> Optimum:
+    """Minimise, and describe what was found. `progress` is that of `solve`."""
+    solution = solve(problem, progress=progress)
     k, groups = problem.num_classes, problem.groups
     scores = solution.features @ solution.weight.T
     counts = torch.from_numpy(groups.counts / groups.counts.sum())
@@ -45,6 +45,7 @@ def minimise_numerically(problem: Problem, *, restarts: int | None = None, seed:
         weight_energy=float(solution.weight.square().sum()),
         feature_energy=float(counts @ solution.features.square().sum(dim=1)),
         objective=solution.objective,
+        lower_bound=math.nan if certificate is None else certificate.lower_bound,
         gap=gap if symmetric else math.nan,
         mean_component=mean if symmetric else math.nan,
         rank=0 if phase == "collapsed" else _count_dimensions(problem, solution.features, solution.weight),

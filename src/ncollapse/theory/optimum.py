@@ -27,6 +27,7 @@ class Optimum:
     weight_energy: float
     feature_energy: float
     objective: float
+    lower_bound: float = math.nan
     gap: float = math.nan
     mean_component: float = math.nan
     rank: int
@@ -49,9 +50,15 @@ class Optimum:
                 object.__setattr__(self, item.name, value + 0.0)  # no negative zero
 
 
-def refuse(problem: Problem, why: str) -> ValueError:
+class NoClosedFormError(ValueError):
+    """No closed form of the optimum is known for a problem."""
+
+
+def refuse(problem: Problem, why: str) -> NoClosedFormError:
     """The error for a problem without a closed form."""
-    return ValueError(f"no closed form is known for {problem.loss.name} {why}; method='numerical' minimises instead")
+    return NoClosedFormError(
+        f"no closed form is known for {problem.loss.name} {why}; method='numerical' minimises instead"
+    )
 
 
 def require_dim(optimum: Optimum) -> Optimum:

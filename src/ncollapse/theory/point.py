@@ -81,8 +81,8 @@ def read_point(
         head = Head(head.weight)
     if is_soft(labels):
         return _read_soft_point(features, labels, head, problem, sized)
-    if problem.targets is not None:
-        raise ValueError("labels: expected soft targets [N, K] for a problem with targets, got class labels")
+    if problem.targets is not None or problem.mixing is not None:
+        raise ValueError("labels: expected soft targets [N, K] for a problem with targets or mixing, got class labels")
     summary = summarise(features, labels, head, convex_form(problem.loss, problem.num_classes), problem.logit_offset)
     if problem.features == "relu" and summary.lowest < -1e-9 * summary.highest:
         raise ValueError(

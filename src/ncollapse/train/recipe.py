@@ -281,17 +281,22 @@ class Recipe:
         features: Literal["free", "relu"] | None = None,
         samples: int | None = None,
         dim: int | None = None,
+        feature_energy: float | None = None,
     ) -> Problem | None:
         """The theory's problem this run minimises, or None where the theory does not apply.
 
-        It applies with decays of W and H in the loss and nothing else decayed, a trainable head and plain labels. The
-        feature decay acts on the batch, so n = batch_size / K; where the number of samples is given (`samples`, or by
-        the counts), the batch is the mean over an epoch, whose last one may be short. What is not given is taken from
-        the data set's name and the model's name.
+        It applies with decays of W and H in the loss and nothing else decayed, and a trainable head. The feature decay
+        acts on the batch, so n = batch_size / K; where the number of samples is given (`samples`, or by the counts),
+        the batch is the mean over an epoch, whose last one may be short. What is not given is taken from the data set's
+        name and the model's name. Targets of mixup, CutMix and label smoothing are those of balanced classes.
+
+        Without a feature decay there is no optimum unless the norm of the features is given: `feature_energy`, the mean
+        of |h|^2 (of unmixed images), as a measurement of the trained network has it. A decay of all parameters then
+        counts as a decay of W and b; under AdamW, whose decay is no part of the objective, there is still none.
         """
         from ncollapse.train.theory import pose
 
-        return pose(self, num_classes, class_counts, features, samples, dim)
+        return pose(self, num_classes, class_counts, features, samples, dim, feature_energy)
 
     def override(self, **changes: Any) -> Recipe:
         """A copy with some fields changed, double underscores for dots; every changed value is checked.
