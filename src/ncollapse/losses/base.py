@@ -92,6 +92,13 @@ class Loss(nn.Module):
         slopes = gradient.numpy() @ np.eye(len(sizes))[members]
         return values.numpy().reshape(z.shape[:-1]), slopes.reshape(z.shape)
 
+    def evaluate_labels(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the losses [B] at logits [B, K] and labels [B], without class weights, and their gradients [B, K].
+
+        This base method differentiates `forward`; a loss with a formula overrides it.
+        """
+        return differentiate(unreduced(self), logits, labels)
+
     def phi(self, t: ArrayLike, num_classes: int) -> Scalar:
         """Return the contrastive bound phi of all-losses Def. 1.
 
