@@ -27,7 +27,7 @@ class Optimum:
     weight_energy: float
     feature_energy: float
     objective: float
-    lower_bound: float = math.nan
+    lower_bound: float = field(default=math.nan, compare=False)
     gap: float = math.nan
     mean_component: float = math.nan
     rank: int

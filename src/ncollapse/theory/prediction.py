@@ -207,4 +207,4 @@ def _find_optimum(problem: Problem, method: str, progress: Progress | None) -> O
         return minimise_numerically(problem, progress=progress)
 
 
-register_bias_rule("theory", lambda problem: predict(problem).bias)
+register_bias_rule("theory", lambda problem: predict(problem, method="closed").bias)
