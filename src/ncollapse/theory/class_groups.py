@@ -35,7 +35,7 @@ class ClassGroups:
         """Sums over the classes of each group, [..., K] to [..., m]."""
         flat = values.reshape(-1, len(self.index))
         sums = np.stack([np.bincount(self.index, row, len(self.sizes)) for row in flat])
-        return sums.reshape(*values.shape[:-1], len(self.sizes))
+        return np.asarray(sums.reshape(*values.shape[:-1], len(self.sizes)), dtype=np.float64)
 
     def spread(self, values: Array) -> Array:
         """Means over the classes of each group, given to each of them, [K] to [K]."""

@@ -70,9 +70,10 @@ def factor(optimum: Optimum, dim: int | None = None) -> tuple[Tensor, Tensor]:
 def _expand(optimum: Optimum) -> tuple[Tensor, Tensor]:
     """The features of unmixed images and the weight of a symmetric optimum with mixed targets."""
     k, found = optimum.problem.num_classes, optimum._detail
-    own, _, other = found.features[0]
+    own, _, other = found.features[0].tolist()
     features = (own - other) * torch.eye(k, dtype=torch.float64) + other
-    return features, _mix(*found.weight, k)
+    simplex, mean = found.weight
+    return features, _mix(simplex, mean, k)
 
 
 def _split(optimum: Optimum, dim: int) -> tuple[Tensor, Tensor]:

@@ -57,8 +57,10 @@ class Mixing:
         if len(s) == 0 or s[0] != 1.0 or not ((s >= 0) & (s <= 1)).all():
             raise ValueError(f"shares: expected numbers in [0, 1] that begin with 1, got {list(shares)}")
         rest = label_smoothing / num_classes
-        rows = [(1 - label_smoothing) * part + rest for part in (s, 1 - s, np.zeros_like(s))]
-        return cls(num_classes, *(tuple(row.tolist()) for row in rows), tuple(float(p) for p in probabilities))
+        own, partner, other = (
+            tuple(((1 - label_smoothing) * part + rest).tolist()) for part in (s, 1 - s, np.zeros_like(s))
+        )
+        return cls(num_classes, own, partner, other, tuple(float(p) for p in probabilities))
 
     @property
     def rows(self) -> Array:

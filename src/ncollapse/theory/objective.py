@@ -74,7 +74,7 @@ class ScaledObjective:
     ) -> tuple[float, Array]:
         """Minimise from a point with L-BFGS, bounded for V >= 0, until the processor time is past `deadline`."""
 
-        def stop_late(_: Array) -> None:
+        def stop_late(xk: Any) -> None:
             if time.process_time() > deadline:
                 raise StopIteration
 

@@ -114,7 +114,8 @@ class LossSpec:
     """Which loss to minimise; a parameter that is None takes the loss's own default."""
 
     name: str = "ce"
-    """ce, bce, focal, ls, mse, or package.module:Class for a loss of your own."""
+    """ce, bce, focal, ls, mse, or package.module:Class for a loss of your own; parameters may follow in brackets, as in
+    my_losses:Tilted(slope=0.5)."""
     gamma: float | None = None
     """Focal loss: the exponent."""
     alpha: float | None = None
@@ -131,7 +132,27 @@ class LossSpec:
     """MSE: sum over the classes, as in the theorems (default), or mean, as in the code of two of the papers."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.name, str) and "(" in self.name:
+            self._spell()
         self.make()
+
+    def _spell(self) -> None:
+        """Bring a name with parameters into one spelling, so that equal losses have equal run ids.
+
+        Parameters that are fields here become those fields.
+        """
+        from ncollapse.losses.calls import join_call, split_call
+
+        try:
+            base, params = split_call(self.name)
+        except ValueError as error:
+            raise ValueError(f"recipe: loss.name: {error}") from None
+        for key in [key for key in params if key in LossSpec.__dataclass_fields__ and key != "name"]:
+            check(getattr(self, key) is None, f"loss.{key}", getattr(self, key), f"none beside {self.name}")
+            value = params.pop(key)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            object.__setattr__(self, key, float(value) if whole else value)
+        object.__setattr__(self, "name", join_call(base, params))
 
     def make(self) -> Loss:
         """The loss itself."""

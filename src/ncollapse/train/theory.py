@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from ncollapse.theory import Mixing, Problem
@@ -11,6 +11,14 @@ if TYPE_CHECKING:
 
 BALANCED_UP_TO = 1.5
 """Class counts within this ratio count as balanced: MNIST's differ by 1.24, which moves the optimal |W|^2 by 0.05 %."""
+
+
+class Decays(NamedTuple):
+    """The decays of the last layer's problem."""
+
+    weight: float
+    feature: float
+    bias: float
 
 
 def pose(
@@ -39,7 +47,9 @@ def pose(
     problem = Problem(
         recipe.loss.make(),
         classes,
-        **decays,
+        weight_decay=decays.weight,
+        feature_decay=decays.feature,
+        bias_decay=decays.bias,
         batch_size=recipe.optim.batch_size if samples is None else mean_batch(samples, recipe.optim.batch_size),
         class_counts=counts if imbalanced else None,
         dim=dim or model.feature_dim_linear or model.feature_dim,
@@ -50,7 +60,7 @@ def pose(
     return problem if feature_energy is None else fix_feature_energy(problem, feature_energy)
 
 
-def read_decays(recipe: Recipe, norm_given: bool) -> dict[str, float] | None:
+def read_decays(recipe: Recipe, norm_given: bool) -> Decays | None:
     """The decays of the last layer's problem, None where there is no such problem.
 
     A decay of all parameters is one of W and b if it is part of the gradient, which AdamW's is not. The features need a
@@ -60,11 +70,11 @@ def read_decays(recipe: Recipe, norm_given: bool) -> dict[str, float] | None:
     if not norm_given:
         if not (decays.weight > 0 and decays.feature > 0) or everywhere > 0:
             return None
-        return {"weight_decay": decays.weight, "feature_decay": decays.feature, "bias_decay": decays.bias}
+        return Decays(decays.weight, decays.feature, decays.bias)
     if decays.feature > 0 or (everywhere > 0 and recipe.optim.name == "adamw") or decays.weight + everywhere == 0:
         return None
     # the feature decay is replaced by the one that gives the norm
-    return {"weight_decay": decays.weight + everywhere, "feature_decay": 1.0, "bias_decay": decays.bias + everywhere}
+    return Decays(decays.weight + everywhere, 1.0, decays.bias + everywhere)
 
 
 def find_mixing(recipe: Recipe, num_classes: int, levels: int = 24) -> Mixing:
