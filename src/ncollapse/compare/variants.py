@@ -161,7 +161,7 @@ def predicted(record: RunRecord) -> dict[str, Any]:
     try:
         recipe = Recipe.from_dict(record.config)
         problem = recipe.problem(samples=count_samples(recipe.data))
-        return predict(problem).to_dict() if problem is not None else {}
+        return predict(problem, method="closed").to_dict() if problem is not None else {}
     except Exception:  # a record may hold anything; then there is no prediction, but there is a page
         return {}
 

@@ -28,6 +28,7 @@ class Optimum(NanEqual):
     weight_energy: float
     feature_energy: float
     objective: float
+    lower_bound: float = field(default=math.nan, compare=False)
     gap: float = math.nan
     mean_component: float = math.nan
     rank: int
@@ -50,9 +51,15 @@ class Optimum(NanEqual):
                 object.__setattr__(self, item.name, value + 0.0)  # no negative zero
 
 
-def refuse(problem: Problem, why: str) -> ValueError:
+class NoClosedFormError(ValueError):
+    """No closed form of the optimum is known for a problem."""
+
+
+def refuse(problem: Problem, why: str) -> NoClosedFormError:
     """The error for a problem without a closed form."""
-    return ValueError(f"no closed form is known for {problem.loss.name} {why}; method='numerical' minimises instead")
+    return NoClosedFormError(
+        f"no closed form is known for {problem.loss.name} {why}; method='numerical' minimises instead"
+    )
 
 
 def require_dim(optimum: Optimum) -> Optimum:

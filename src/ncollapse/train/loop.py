@@ -40,6 +40,11 @@ WRITES_SHARE = 1 / 30
 """Checkpoints are at least `CHECKPOINT_SECONDS` apart and take at most this share of the time. On a CPU every measured
 epoch is written."""
 PROGRESS_SECONDS = 0.5
+BOUNDS = (
+    *("within_class_bound", "duality_bound", "accuracy_bound", "uniform_accuracy_bound"),
+    *("nc1_bound", "nc2_bound", "nc3_bound"),
+)
+"""What a certificate implies for the geometry, as the records keep it."""
 REFUSALS = (ValueError, TypeError, ImportError, FileNotFoundError)
 """Errors that refuse a recipe while the run is prepared: such a run is not recorded as failed."""
 
@@ -232,7 +237,7 @@ def measure_splits(run: Training) -> dict[str, Any]:
 
 def _certificate(run: Training, features: Tensor, labels: Tensor) -> dict[str, float] | None:
     found = certify_if_known(features, labels, run.model.head, run.problem)
-    fields = ("gap", "relative_gap", "lower_bound", "objective")
+    fields = ("gap", "relative_gap", "lower_bound", "objective", *BOUNDS)
     return None if found is None else {name: getattr(found, name) for name in fields}
 
 
