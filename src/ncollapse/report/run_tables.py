@@ -8,7 +8,7 @@ from typing import Any
 
 from ncollapse.compare import QUANTITIES, Variant, measured
 from ncollapse.compare.numbers import MISSING, show
-from ncollapse.report.figures.distributions import Snapshots
+from ncollapse.report.snapshots import Snapshots
 from ncollapse.report.tables import Cell, Table
 from ncollapse.runs.record import RunRecord, get_nested
 

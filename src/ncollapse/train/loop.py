@@ -19,6 +19,7 @@ from torch import Tensor
 from ncollapse.output import make_folder
 from ncollapse.runs import checkpoint
 from ncollapse.runs.environment import describe_run
+from ncollapse.runs.epoch_snapshots import BINS, add_epoch, choose_epochs, cut_epochs, reduce_epochs, samples_per_class
 from ncollapse.runs.files import write_atomic
 from ncollapse.runs.folder import RunFolder
 from ncollapse.runs.lock import hold
@@ -110,6 +111,7 @@ def run(
                 if world.first and not recovered:
                     warn_of_restart(training)
                     folder.cut_history(training.epoch)
+                    cut_epochs(folder.path, training.epoch)
                 return _train(training, progress, tuple(trackers))
         except _Stop as stop:
             raise stop.cause from None
@@ -135,6 +137,7 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
     """The loop."""
     recipe, world, loaders, epochs = run.recipe, run.world, run.loaders, run.recipe.optim.epochs
     batch, samples = recipe.optim.batch_size, sum(loaders.counts)
+    kept_epochs = choose_epochs(epochs, recipe.measure_every)
     shown = time.perf_counter()
     while run.epoch < epochs:
         epoch, began = run.epoch + 1, time.perf_counter()
@@ -153,18 +156,21 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
         run.epoch, trained = epoch, time.perf_counter()
         measured = epoch % recipe.measure_every == 0 or epoch == epochs
         if measured:
+            arrays: dict[str, Tensor] | None = {} if epoch in kept_epochs else None
             record = {
                 "epoch": epoch,
                 "step": epoch * loaders.train.steps,
                 "lr": rate,
                 "loss": loss,
-                **measure_splits(run),
+                **measure_splits(run, arrays),
             }
             ended = time.perf_counter()
             record["time"] = {"epoch_s": trained - began, "measure_s": ended - trained, "elapsed_s": run.elapsed}
             _keep_best(run, record)
             if world.first:
                 run.folder.append(record)
+                if arrays:
+                    add_epoch(run.folder.path, epoch, {name: tensor.numpy() for name, tensor in arrays.items()})
                 for tracker in trackers:
                     tracker.log(record)
             if progress is not None:
@@ -212,8 +218,11 @@ def _describe_checkpoint(run: Training) -> str:
     return f"{last}: a smaller optim.lr or optim.clip_norm would help"
 
 
-def measure_splits(run: Training) -> dict[str, Any]:
-    """Measure every split, and certify the gap on the training set."""
+def measure_splits(run: Training, arrays: dict[str, Tensor] | None = None) -> dict[str, Any]:
+    """Measure every split, and certify the gap on the training set.
+
+    The arrays behind the figures of this epoch are added to `arrays`, if it is given.
+    """
     record: dict[str, Any] = {"certificate": None}
     run.world.broadcast(dict(run.model.named_buffers()))  # batch norm's, where each process has its own
     for name, batches in run.loaders.measured.items():
@@ -224,7 +233,14 @@ def measure_splits(run: Training) -> dict[str, Any]:
                 f"{run.epoch}, with learning rate {rate_at(run.recipe, run.epoch):g}; {_describe_checkpoint(run)}"
             )
         if run.world.first:
-            record[name] = shorten(measure_split(features, labels, run.model.head, run.problem).to_dict())
+            whole = features, labels, run.model.head, run.problem
+            if arrays is None or name == "validation":
+                found = measure_split(*whole)
+            else:
+                keep = samples_per_class(run.loaders.num_classes)
+                found, figures = describe_split(name, *whole, bins=BINS, keep=keep)
+                arrays |= figures
+            record[name] = shorten(found.to_dict())
             if name == "train":
                 record["certificate"] = _certificate(run, features, labels)
     return run.world.share(lambda: record)
@@ -282,7 +298,7 @@ def _finish(run: Training) -> dict[str, Any]:
         features, labels = run.extract(batches)
         if not run.world.first:
             continue
-        full, figures = describe_split(name, features, labels, run.model.head, run.problem)
+        full, figures = describe_split(name, features, labels, run.model.head, run.problem, numerical_rank=True)
         summary[name] = full.to_dict()
         if name == "train":
             summary["certificate"] = _certificate(run, features, labels)
@@ -296,6 +312,7 @@ def _finish(run: Training) -> dict[str, Any]:
     summary["time"] = {"wall_s": run.elapsed, "steps_per_s": steps_per_s, "prepare_s": run.ready - run.started}
     if run.world.first:
         write_atomic(folder.path / "snapshot.safetensors", checkpoint.pack(arrays))
+        reduce_epochs(folder.path)
         folder.write_json("summary.json", summary)
         for path in checkpoint.find(folder.checkpoints):
             path.unlink(missing_ok=True)

@@ -12,16 +12,20 @@ import numpy as np
 
 from ncollapse.compare import Variant
 from ncollapse.report.encoding import compact
-from ncollapse.report.figures.distributions import Snapshots
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape
+from ncollapse.report.snapshots import Snapshots
 from ncollapse.report.style import INK, VEIL, class_colour
 from ncollapse.runs.record import RunRecord
 
 SAMPLES = 600
+BARE = {"showticklabels": False, "ticks": "", "showgrid": False, "zeroline": False, "showline": True, "mirror": True}
+"""Axes whose numbers mean nothing."""
 
 
-def draw_embedding(variants: Sequence[Variant], snapshots: Snapshots, split: str = "test") -> Figure | None:
-    """t-SNE above principal components of each variant's first run."""
+def draw_embedding(
+    variants: Sequence[Variant], snapshots: Snapshots, split: str = "test", components: bool = True
+) -> Figure | None:
+    """t-SNE of each variant's first run, above principal components unless another figure shows those."""
     runs = [(v, r) for v in variants if (r := first_run(v, snapshots, split)) is not None]
     runs = [(v, r) for v, r in runs if snapshots[r.path][f"{split}.features"].shape[1] > 2]
     if not runs:
@@ -38,17 +42,26 @@ def draw_embedding(variants: Sequence[Variant], snapshots: Snapshots, split: str
         return None
     # up to three side by side, t-SNE above components; more of them in rows of two pairs
     few = len(upper) <= 3
-    panels = [*upper, *lower] if few else [panel for pair in zip(upper, lower) for panel in pair]
+    lower = lower if components else []
+    panels = [*upper, *lower] if few or not lower else [panel for pair in zip(upper, lower) for panel in pair]
     for place, panel in enumerate(panels, 1):
         if any(panel is other for other in lower):
             equal_axes([panel], place)
     return Figure(
         "embedding",
         f"Features of the {split} set",
-        "Tight clusters far from each other are compact and distinct features. Distances between clusters have a "
-        "meaning in the principal components, whose axes share one scale, and none in t-SNE. Numbers mark the "
-        "classes; one seed per loss.",
-        build(panels, columns=len(upper) if few else 4, row_height=300, min_width=240, bottom=12, showlegend=False),
+        "Tight clusters far from each other are compact and distinct features. Distances between clusters have no "
+        "meaning in t-SNE"
+        + (", but do in the principal components, whose axes share one scale" if lower else "")
+        + ". Numbers mark the classes. First seed of each loss.",
+        build(
+            panels,
+            columns=len(upper) if few else 4 if lower else 3,
+            row_height=300,
+            min_width=240,
+            bottom=12,
+            showlegend=False,
+        ),
         "bce-vs-ce, early version, Fig. 4",
     )
 
@@ -176,9 +189,7 @@ def scatter_panel(title: str, points: np.ndarray, labels: np.ndarray) -> Panel:
             x, y = np.median(points[labels == k], axis=0)
             mark: dict[str, Any] = {"x": float(f"{x:.4g}"), "y": float(f"{y:.4g}"), "text": f"<b>{int(k)}</b>"}
             notes.append({**mark, "yshift": 12, "bgcolor": VEIL, "borderpad": 0, "font": {"size": 12}})
-    bare = {"showticklabels": False, "ticks": "", "showgrid": False, "zeroline": False}
-    frame = {**bare, "showline": True, "mirror": True}
-    return Panel(title, [trace], frame, frame, notes)
+    return Panel(title, [trace], dict(BARE), dict(BARE), notes)
 
 
 def equal_axes(panels: Sequence[Panel], first: int) -> None:
