@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ncollapse.compare import CASES, Comparison, Variant, compare_records, name_loss
+from ncollapse.compare.classes import tabulate_classes as compare_classes
 from ncollapse.grammar import count, join
 from ncollapse.report.attempts import Attempts
 from ncollapse.report.content import Report, Section, make_section
@@ -25,7 +26,9 @@ from ncollapse.report.figures import (
     phases,
     scores,
 )
+from ncollapse.report.guarantees import tabulate_guarantees
 from ncollapse.report.html import write_page
+from ncollapse.report.long_tail import draw_rare, tabulate_groups, tabulate_rare
 from ncollapse.report.notes import collect_notes
 from ncollapse.report.panels import Figure
 from ncollapse.report.published import find_published
@@ -38,7 +41,7 @@ from ncollapse.report.snapshots import (
     load_epochs,
     load_snapshots,
 )
-from ncollapse.report.tables import tabulate_speed, tabulate_summary
+from ncollapse.report.tables import MOST_ROWS, tabulate_speed, tabulate_summary
 from ncollapse.runs.record import RunRecord, find_runs, read_run
 
 REPRESENTATIVES = 6
@@ -68,6 +71,7 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
     attempt = Attempts()
     published = attempt.one("published numbers", find_published, variants) or {}
     many = len(variants) > curves.MANY
+    by_class = attempt.all("classes of unlike size", compare_classes, findings)
     moving = attempt.one("features over the epochs", feature_epochs.draw_feature_epochs, chosen, epochs)
     evolution = (
         attempt.all("collapse curves", multiples.draw_multiples, variants)
@@ -118,13 +122,23 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
         make_section(
             "theory",
             "Theory",
-            [],
+            [attempt.one("guarantees", tabulate_guarantees, variants[:MOST_ROWS])],
             [
                 attempt.one("phases", phases.draw_phases, variants),
                 attempt.one("landscapes", landscapes.draw_landscapes, variants),
             ],
         ),
-        make_section("per-class", "Classes", [attempt.one("classes", tabulate_classes, chosen, snapshots)], [], first),
+        make_section(
+            "per-class",
+            "Classes",
+            [
+                *attempt.all("groups of classes", tabulate_groups, by_class),
+                *attempt.all("rare classes", tabulate_rare, by_class),
+                attempt.one("classes", tabulate_classes, chosen, snapshots),
+            ],
+            [attempt.one("rare classes", draw_rare, by_class)],
+            first,
+        ),
         make_section("provenance", "Runs", [tabulate_runs(variants, others, anchors)], []),
     ]
     title, subtitle = name_folder(variants, Path(folder))

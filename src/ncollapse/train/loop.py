@@ -10,6 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +24,7 @@ from ncollapse.runs.epoch_snapshots import BINS, add_epoch, choose_epochs, cut_e
 from ncollapse.runs.files import write_atomic
 from ncollapse.runs.folder import RunFolder
 from ncollapse.runs.lock import hold
-from ncollapse.theory import certify_if_known, predict_if_known
+from ncollapse.theory import Certificate, certify_if_known, predict_if_known
 from ncollapse.train import optimiser
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.build import require_data_files
@@ -41,6 +42,8 @@ WRITES_SHARE = 1 / 30
 """Checkpoints are at least `CHECKPOINT_SECONDS` apart and take at most this share of the time. On a CPU every measured
 epoch is written."""
 PROGRESS_SECONDS = 0.5
+BOUNDS = tuple(name for item in fields(Certificate) if (name := item.name).endswith("_bound") and name != "lower_bound")
+"""What the certified gap implies for the geometry; kept in the summary."""
 REFUSALS = (ValueError, TypeError, ImportError, FileNotFoundError)
 """Errors that refuse a recipe while the run is prepared: such a run is not recorded as failed."""
 
@@ -246,10 +249,12 @@ def measure_splits(run: Training, arrays: dict[str, Tensor] | None = None) -> di
     return run.world.share(lambda: record)
 
 
-def _certificate(run: Training, features: Tensor, labels: Tensor) -> dict[str, float] | None:
+def _certificate(
+    run: Training, features: Tensor, labels: Tensor, further: tuple[str, ...] = ()
+) -> dict[str, float] | None:
     found = certify_if_known(features, labels, run.model.head, run.problem)
-    fields = ("gap", "relative_gap", "lower_bound", "objective")
-    return None if found is None else {name: getattr(found, name) for name in fields}
+    names = ("gap", "relative_gap", "lower_bound", "objective", *further)
+    return None if found is None else {name: getattr(found, name) for name in names}
 
 
 def _keep_best(run: Training, record: dict[str, Any]) -> None:
@@ -301,7 +306,7 @@ def _finish(run: Training) -> dict[str, Any]:
         full, figures = describe_split(name, features, labels, run.model.head, run.problem, numerical_rank=True)
         summary[name] = full.to_dict()
         if name == "train":
-            summary["certificate"] = _certificate(run, features, labels)
+            summary["certificate"] = _certificate(run, features, labels, BOUNDS)
         if name == "test":
             summary["test_correct"] = measure_correct(features, labels, run.model.head)
         if name != "train":
