@@ -38,12 +38,14 @@ def draw_feature_epochs(variants: Sequence[Variant], epochs: Epochs) -> Figure |
         panels = [lay_cloud(t, latest(found, epoch)[1], r) for t, (_, _, found), r in zip(titles, runs, ranges)]
         positions.append((str(epoch), panels))
     last, panels = positions.pop()
-    equal_axes(panels, 1)
-    spec = build(panels, columns=min(3, len(panels)), row_height=330, min_width=260, bottom=12, showlegend=False)
+    equal_axes(panels, 1, square=True)
+    spec = build(
+        panels, columns=min(3, len(panels)), row_height=330, min_width=260, bottom=12, gap_y=44, showlegend=False
+    )
     return Figure(
         "feature-epochs",
         "Features over the epochs",
-        "Dots are training samples, circles test samples, numbers the classes, at the mean of their training samples. "
+        "Dots are training samples, circles test samples, numbers the classes, above the mean of their training samples. "
         "Every epoch is drawn in the first two principal components of the last one and around its own mean, so that "
         "positions and distances compare between epochs. First seed of each loss.",
         attach_slider(spec, positions, last),
@@ -101,9 +103,8 @@ def lay_cloud(title: str, arrays: Arrays, reach: float) -> Panel:
                 "type": "scatter",
                 "mode": "text",
                 "x": compact(middles[:, 0], 3),
-                "y": compact(middles[:, 1], 3),
+                "y": compact(middles[:, 1] + 0.07 * reach, 3),
                 "text": [f"<b>{int(k)}</b>" for k in present],
-                "textposition": "top center",
                 "textfont": {"size": 13, "color": INK},
                 "hoverinfo": "skip",
             }
