@@ -45,9 +45,9 @@ def draw_feature_epochs(variants: Sequence[Variant], epochs: Epochs) -> Figure |
     return Figure(
         "feature-epochs",
         "Features over the epochs",
-        "Dots are training samples, circles test samples, numbers the classes, above the mean of their training samples. "
-        "Every epoch is drawn in the first two principal components of the last one and around its own mean, so that "
-        "positions and distances compare between epochs. First seed of each loss.",
+        "Dots are training samples, circles test samples, numbers the classes, above the mean of their training "
+        "samples. Every epoch is drawn in the first two principal components of the last one and around its own mean, "
+        "so that positions and distances compare between epochs. First seed of each loss.",
         attach_slider(spec, positions, last),
         "Papyan et al. 2020, Fig. 1",
         result=describe_shrinking(runs),
