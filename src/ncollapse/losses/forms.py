@@ -69,7 +69,7 @@ class ConvexForm(ABC):
         """The losses [B] and their gradients [B, K] at logits [B, K] of samples of the groups [B]."""
         rows = groups.clamp(0, len(self.targets) - 1)  # the caller refuses groups out of range
         target = rows if self.one_hot else torch.from_numpy(self.targets).to(logits)[rows]
-        return differentiate(self.loss, logits, target)
+        return self.loss.value_and_gradient(logits, target)
 
     def curve(self, logits: Array, shares: Array) -> tuple[float, Array, Array]:
         """sum_g share_g L(z_g), the gradients [G, K] at the rows z_g, and the mean Hessian ([K, K] or its diagonal)."""
@@ -95,15 +95,6 @@ def unreduced(loss: Loss) -> Loss:
     plain = copy.deepcopy(loss).to(torch.float64)
     plain.weight, plain.reduction = None, "none"
     return plain
-
-
-def differentiate(loss: Loss, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The values [B] of an `unreduced` loss and their gradients [B, K] in the logits, detached."""
-    with torch.enable_grad():
-        leaf = logits.detach().requires_grad_()
-        values = loss(leaf, target)
-        (gradient,) = torch.autograd.grad(values.sum(), leaf)
-    return values.detach(), gradient
 
 
 class SeparableForm(Protocol):

@@ -60,10 +60,15 @@ class EagerStep:
         for p in self.parameters:
             p.grad = None
 
-    def work(self, x: Tensor, y: Tensor, size: int) -> None:
+    def find_gradients(self, x: Tensor, y: Tensor, size: int) -> Tensor:
+        """Set the gradient of every parameter, and return the mean loss."""
         self.drop_gradients()
         total, loss = self.objective(x, y, size)
         total.backward()
+        return loss  # type: ignore[no-any-return]
+
+    def work(self, x: Tensor, y: Tensor, size: int) -> None:
+        loss = self.find_gradients(x, y, size)
         if self.spec.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.spec.clip_norm)
         self.optimiser.step()
