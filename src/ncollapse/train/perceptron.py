@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ncollapse.heads import LinearHead
 from ncollapse.train.objective import Objective
+from ncollapse.train.optimiser import Optimiser
 from ncollapse.train.recipe import OptimSpec
 from ncollapse.train.step import EagerStep, Tally
 
@@ -35,7 +36,7 @@ def is_perceptron(objective: nn.Module) -> bool:
 class PerceptronStep(EagerStep):
     """`EagerStep` for an objective that `is_perceptron`."""
 
-    def __init__(self, objective: nn.Module, optimiser: torch.optim.Optimizer, spec: OptimSpec, tally: Tally) -> None:
+    def __init__(self, objective: nn.Module, optimiser: Optimiser, spec: OptimSpec, tally: Tally) -> None:
         super().__init__(objective, optimiser, spec, tally)
         assert isinstance(objective, Objective)
         self.layers = [layer for layer in objective.model.trunk.children() if isinstance(layer, nn.Linear)]

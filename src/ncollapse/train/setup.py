@@ -21,6 +21,7 @@ from ncollapse.train.casting import CastFeatures
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor
 from ncollapse.train.objective import Objective
+from ncollapse.train.optimiser import Optimiser
 from ncollapse.train.perceptron import PerceptronStep, is_perceptron
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.recover import find_checkpoint
@@ -43,7 +44,7 @@ class Training:
     loaders: Loaders
     model: Network
     problem: Problem | None
-    optimiser: torch.optim.Optimizer
+    optimiser: Optimiser
     step: EagerStep
     tally: Tally
     extract: Extractor
