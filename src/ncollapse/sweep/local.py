@@ -23,6 +23,9 @@ from ncollapse.sweep.job import Job, drain, line_up, record_failure
 
 ATTEMPTS = 5
 """How often a run is started before it counts as failed."""
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
+"""Settings of the GNU C library: freed memory stays with the worker. Otherwise the arrays of every measurement are taken
+from the system anew, which costs a short run a tenth of its time in page faults."""
 
 
 def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]], None]) -> None:
@@ -127,6 +130,8 @@ class _Supervisor(threading.Thread):
             environment["CUDA_VISIBLE_DEVICES"] = names[self.number % len(names)]
         threads = max(1, (os.cpu_count() or 1) // self.count)
         environment.setdefault("OMP_NUM_THREADS", str(threads))
+        for name, value in KEEP_MEMORY.items():
+            environment.setdefault(name, value)
         self.end()
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self.process = subprocess.Popen(
