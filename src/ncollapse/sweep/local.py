@@ -24,8 +24,8 @@ from ncollapse.sweep.job import Job, drain, line_up, record_failure
 ATTEMPTS = 5
 """How often a run is started before it counts as failed."""
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
-"""Settings of the GNU C library: freed memory stays with the worker. Otherwise the arrays of every measurement are taken
-from the system anew, which costs a short run a tenth of its time in page faults."""
+"""Settings of the GNU C library: freed memory stays with the worker. Otherwise the system clears the memory for the
+arrays of every measurement again, which takes a tenth of the time of a short run."""
 
 
 def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]], None]) -> None:
