@@ -56,7 +56,7 @@ def _try_supports(matrix: Array) -> tuple[float, Array]:
         rows = supports[sizes == size].nonzero()[1].reshape(-1, size)
         values, vectors = np.linalg.eigh(matrix[rows[:, :, None], rows[:, None, :]])
         top = vectors[:, :, -1] * np.where(vectors[:, :, -1].sum(axis=1) >= 0, 1.0, -1.0)[:, None]
-        allowed = (top >= -SLACK).all(axis=1)
+        allowed = np.all(top >= -SLACK, axis=1)
         found = int(np.argmax(np.where(allowed, values[:, -1], -np.inf)))
         if allowed[found] and values[found, -1] > value:
             value, best = float(values[found, -1]), np.zeros(len(matrix))
@@ -84,7 +84,7 @@ def _find_promising(matrix: Array, value: float) -> NDArray[np.bool_]:
 def _list_supports(rows: int) -> Array:
     """All supports of two rows or more, as rows of zeros and ones."""
     found = np.arange(2**rows)[:, None] >> np.arange(rows) & 1
-    return found[found.sum(axis=1) > 1].astype(np.float64)
+    return np.asarray(found[found.sum(axis=1) > 1], dtype=np.float64)
 
 
 def _drop_negative(matrix: Array) -> tuple[float, Array]:
