@@ -12,10 +12,10 @@ import pytest
 from ncollapse.compare.variants import group_runs
 from ncollapse.report import make_report
 from ncollapse.report.figures.curves import curve_panel, draw_collapse
-from ncollapse.report.figures.distributions import half_violin
 from ncollapse.report.figures.features import draw_embedding, subsample
 from ncollapse.report.figures.frames import grams
 from ncollapse.report.figures.phases import DECAYS, map_phases, outline
+from ncollapse.report.figures.scores import half_violin
 from ncollapse.report.layout import load_snapshots
 from ncollapse.report.panels import ROW, arrange, for_print, legend_height, merge_alike
 from ncollapse.runs.record import read_runs

@@ -140,7 +140,7 @@ def test_the_gap_of_another_objective_is_neither_better_nor_worse(tmp_path):
     write_comparison(tmp_path, seeds=3)
     findings = compare_runs(read_runs(tmp_path))
     (table,) = tabulate_summary(findings, {}, {f.variant.label: "#x" for f in findings})
-    texts = {row[0].text.strip(" ↑↓"): " ".join(row[3].lines) for row in table.rows}
+    texts = {row[0].text.strip(" \u00a0↑↓"): " ".join(row[3].lines) for row in table.rows}
     assert "better" in texts["train NC1"] or "worse" in texts["train NC1"]
     assert not re.search("better|worse", texts["certified gap"])
 

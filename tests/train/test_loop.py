@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from ncollapse.console import clean
 from ncollapse.metrics import measure
 from ncollapse.models import create
+from ncollapse.runs.epoch_snapshots import read_epochs
 from ncollapse.runs.folder import RunFolder
 from ncollapse.theory import predict
 from ncollapse.train import Diverged, Recipe, recipes, run
@@ -50,7 +51,7 @@ def test_run_folder(short):
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "config.json", "env.json", "history.jsonl", "summary.json", "snapshot.safetensors", "final.safetensors",
-        "best.safetensors", "checkpoint", "lock",
+        "best.safetensors", "epochs.safetensors", "checkpoint", "lock",
     }  # fmt: skip
     assert not list((folder / "checkpoint").iterdir())
     assert Recipe.from_json((folder / "config.json").read_text()) == SHORT
@@ -89,6 +90,32 @@ def test_summary_is_the_measurement_of_the_final_weights(short):
     assert arrays["train.class_means"].shape == (10, 256)
     assert int(arrays["test.positive_score.counts"].sum()) == len(splits["test"])
     assert arrays["train.features"].shape == (1000, 256)
+
+
+def test_snapshots_of_epochs_are_kept_on_the_way(short):
+    folder = short[1]
+    epochs, problem = read_epochs(folder)
+    assert problem is None
+    assert list(epochs) == [1, 2, 3]
+    assert (folder / "epochs.safetensors").stat().st_size < 60_000
+    end = load_file(folder / "snapshot.safetensors")
+    means, weight = end["train.class_means"], end["weight"]
+    np.testing.assert_allclose(epochs[3]["gram.means"], means @ means.T, rtol=1e-5)
+    np.testing.assert_allclose(epochs[3]["gram.cross"], weight @ means.T, rtol=1e-4, atol=1e-5)
+    labels = [arrays["train.labels"].tolist() for arrays in epochs.values()]
+    assert labels[0] == labels[1] == labels[2] == np.repeat(np.arange(10), 15).tolist()
+    spread = [row["train"]["positive_score"] for row in history_of(folder)]
+    for arrays, row in zip(epochs.values(), spread):
+        assert arrays["train.positive_score.edges"][[0, -1]].tolist() == pytest.approx([row["min"], row["max"]])
+        assert arrays["train.positive_score.counts"].sum() == row["count"]
+
+
+def test_a_snapshot_does_not_change_the_record_of_its_epoch(tmp_path, short, monkeypatch):
+    monkeypatch.setattr("ncollapse.train.loop.choose_epochs", lambda *_: frozenset())
+    run(SHORT, tmp_path, device="cpu")
+    folder = tmp_path / SHORT.run_id
+    assert not (folder / "epochs.safetensors").exists()
+    assert without_time(history_of(folder)) == without_time(history_of(short[1]))
 
 
 def test_weights_hold_no_metadata(short):
@@ -369,6 +396,7 @@ def test_best_weights_come_from_the_checkpoint(tmp_path, monkeypatch):
             raise TimeoutError
 
     monkeypatch.setattr("ncollapse.train.loop.measure_split", flatter)
+    monkeypatch.setattr("ncollapse.train.loop.choose_epochs", lambda *_: frozenset())
     with pytest.raises(TimeoutError):
         run(recipe, tmp_path, device="cpu", progress=stop)
     folder = tmp_path / recipe.run_id

@@ -58,5 +58,5 @@ def test_sigkill_at_random_points(tmp_path):
     run(recipe, tmp_path / "whole", device="cpu", deterministic=True)
     whole = tmp_path / "whole" / recipe.run_id
     assert history_of(folder) == history_of(whole)
-    for name in ("final.safetensors", "best.safetensors", "snapshot.safetensors"):
+    for name in ("final.safetensors", "best.safetensors", "snapshot.safetensors", "epochs.safetensors"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name

@@ -39,7 +39,16 @@ WORDS = {
 }
 UNSET = {"data.subset": "all samples", "model.feature_dim": "the network's own d"}
 PLAIN = ("data.name", "model.name", "optim.name", "model.head", "schedule.name")
-CASES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "lbfgs": "L-BFGS"}
+OPTIMISERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "lbfgs": "L-BFGS"}
+
+
+def name_optimiser(name: str) -> str:
+    """The name of an optimiser for people; any other word stays as it is.
+
+    >>> name_optimiser("adamw"), name_optimiser("resnet18")
+    ('AdamW', 'resnet18')
+    """
+    return OPTIMISERS.get(name, name)
 
 
 def name_loss(loss: str) -> str:
@@ -208,7 +217,7 @@ def phrase(key: str, value: Any) -> str:
         return f"{word} {', '.join(map(str, value)) or 'none'}"
     text = f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value)
     if key in PLAIN:
-        return CASES.get(text, text)
+        return name_optimiser(text)
     return f"{word} {text}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import html
 import json
 import math
@@ -167,7 +166,7 @@ def legend_height(spec: Spec, inner: float) -> int:
 
 
 def for_print(spec: Spec) -> Spec:
-    """A copy of a specification in print's colours, for exports."""
+    """A copy of a specification in print's colours, for exports; of a slider the last position."""
 
     def paint(value: Any) -> Any:
         if isinstance(value, dict):
@@ -176,5 +175,5 @@ def for_print(spec: Spec) -> Spec:
             return [paint(item) for item in value]
         return resolve(value)
 
-    painted: Spec = paint(copy.deepcopy(spec))
+    painted: Spec = paint({key: value for key, value in spec.items() if key != "slider"})
     return painted

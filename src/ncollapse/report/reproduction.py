@@ -11,15 +11,16 @@ from ncollapse.papers.markdown import describe, landscape_to_markdown, mark, to_
 from ncollapse.papers.outcome import Outcome
 from ncollapse.report.attempts import Attempts
 from ncollapse.report.content import Report, make_section
-from ncollapse.report.figures import curves, distributions, features, grids, multiples
+from ncollapse.report.figures import curves, features, grids, margins, multiples
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_gains, draw_lines, draw_means
 from ncollapse.report.figures.gradients import draw_losses
 from ncollapse.report.html import write_page
 from ncollapse.report.index import write_index
-from ncollapse.report.layout import choose_representatives, keep_filled, load_snapshots
+from ncollapse.report.layout import choose_representatives, keep_filled
 from ncollapse.report.panels import Figure
 from ncollapse.report.paper_tables import tabulate_lines, tabulate_shape
 from ncollapse.report.run_tables import tabulate_runs
+from ncollapse.report.snapshots import load_snapshots
 
 SHOWN = {
     *("train.nc1", "train.nc2", "train.nc3", "certificate.relative_gap"),
@@ -101,7 +102,7 @@ def draw_own_figures(attempt: Attempts, outcome: Outcome, variants: Sequence[Var
             found.append(attempt.one("features", features.draw_embedding, chosen, snapshots))
         found += attempt.all("features in space", features.draw_space, chosen, snapshots)
         if experiment.paper == "mse-landscape":
-            found.append(attempt.one("margins", distributions.draw_margins, chosen, snapshots))
+            found.append(attempt.one("margins", margins.draw_margins, chosen, snapshots))
     return [figure for figure in found if figure is not None]
 
 

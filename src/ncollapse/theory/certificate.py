@@ -17,14 +17,15 @@ from ncollapse.heads import Head
 from ncollapse.losses import Loss
 from ncollapse.metrics.batches import Array, Batches, Labels
 from ncollapse.metrics.classifier import HeadLike
+from ncollapse.metrics.equality import NanEqual
 from ncollapse.theory.dual import lower_bound
 from ncollapse.theory.near_collapse import bound_geometry
 from ncollapse.theory.point import Point, read_point, symmetrise
 from ncollapse.theory.problem import Problem
 
 
-@dataclass(frozen=True)
-class Certificate:
+@dataclass(frozen=True, eq=False)
+class Certificate(NanEqual):
     """The result of `certify`. The objective of every (W, H, b) of the model lies above `lower_bound`.
 
     objective: f at the given point; data_loss: its first term, the mean loss.

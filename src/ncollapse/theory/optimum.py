@@ -8,14 +8,15 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ncollapse.losses import Transition
+from ncollapse.metrics.equality import NanEqual
 from ncollapse.theory.problem import Problem
 from ncollapse.theory.solver import Solution
 
 PHASES = ("collapsed", "mean-only", "centred", "saturated", "orthogonal-frame")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Optimum:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Optimum(NanEqual):
     """The global minimum of a problem. See `Prediction`, which adds what can be computed from these fields."""
 
     problem: Problem

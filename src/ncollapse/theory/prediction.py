@@ -29,7 +29,7 @@ METHODS = ("auto", "closed", "numerical")
 SIZES = ("num_samples", "num_classes", "dim", "counts", "empty_classes")  # of the sample, which no theory predicts
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Prediction(Optimum):
     """The global minimum of a problem, in the words of a measurement.
 
@@ -160,14 +160,17 @@ def predict(
 ) -> Prediction:
     """Predict what the last layer converges to: the global minimum of the unconstrained feature model.
 
-    Takes a `Problem`, or the arguments that make one: the loss, num_classes, per_class or batch_size or class_counts,
-    weight_decay, feature_decay, bias_decay, dim, bias, features, and the loss's own parameters.
-
-    method: "closed" uses the closed forms and their scalar equations (solved to rounding error) and raises a ValueError
-    where none is known. "numerical" minimises with `solve`, in about ten seconds at most, and states the certified
-    bracket of the minimum (`lower_bound`, `objective`). "auto" uses a closed form where one is known and minimises
-    otherwise; `prediction.method` says which. `progress` is called after each start of the minimiser with the number of
-    starts and the best value.
+    Args:
+        problem: a `Problem`; or the loss alone ("ce", "bce", "focal", "ls", "mse" or a loss object), with the other
+            arguments of `Problem` by keyword.
+        num_classes: K.
+        method: "closed" uses the closed forms and their scalar equations, solved to rounding error; it raises a
+            ValueError where none is known. "numerical" minimises with `solve`, in about ten seconds at most, and states
+            the certified bracket of the minimum (`lower_bound`, `objective`). "auto" uses a closed form where one is
+            known and minimises otherwise; `prediction.method` says which.
+        progress: called after each start of the minimiser with the number of starts and the best value.
+        arguments: the number of samples (one of per_class, batch_size, class_counts); weight_decay, feature_decay and
+            bias_decay; dim, bias and features ("free" or "relu"); and the loss's own parameters, such as gamma.
 
     >>> decays = {"weight_decay": 5e-4, "feature_decay": 5e-4, "bias_decay": 5e-4}
     >>> p = predict("bce", num_classes=10, batch_size=128, features="relu", **decays)
