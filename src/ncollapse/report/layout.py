@@ -42,7 +42,7 @@ from ncollapse.report.snapshots import (
     load_snapshots,
 )
 from ncollapse.report.tables import MOST_ROWS, tabulate_speed, tabulate_summary
-from ncollapse.runs.record import RunRecord, find_runs, read_run
+from ncollapse.runs.record import SNAPSHOT, RunRecord, find_runs, read_run
 
 REPRESENTATIVES = 6
 
@@ -186,12 +186,15 @@ def keep_filled(sections: Sequence[Section]) -> tuple[Section, ...]:
 
 
 def choose_representatives(variants: Sequence[Variant], limit: int = REPRESENTATIVES) -> list[Variant]:
-    """The variants that get figures of their own: all of a few, else the first with finished runs of each loss."""
+    """The variants that get figures of their own: all of a few, else the first with finished runs of each loss.
+
+    Variants that have kept their snapshots come first.
+    """
     ready = [v for v in variants if v.counted]
     if len(ready) <= limit:
         return ready
     by_loss: dict[str, Variant] = {}
-    for variant in sorted(ready, key=lambda v: v.provisional):
+    for variant in sorted(ready, key=lambda v: (v.provisional, not (v.counted[0].path / SNAPSHOT).is_file())):
         by_loss.setdefault(variant.loss, variant)
     return list(by_loss.values())[:limit]
 
