@@ -60,6 +60,8 @@ def describe_race(variants: Sequence[Variant]) -> str:
         epochs = {label: min(e for e, v in values.items() if v <= limit) for label, values in known.items()}
         ordered = sorted(epochs.items(), key=lambda item: item[1])
         ratio = (ordered[-1][1] + 1) / (ordered[0][1] + 1)
+        if ratio == 1:
+            continue
         (first, epoch), *rest = ordered
         others = join([f"{label} by {at}" for label, at in rest])
         text = f"{first} reaches {nc.upper()} below {limit:g} by epoch {epoch}, {others}."
@@ -150,8 +152,7 @@ def draw_scores(variants: Sequence[Variant]) -> Figure | None:
                 shown = {"name": f"{title}, predicted", "legendgroup": f"{title}, predicted"}
                 traces.append({**common, **shown, "mode": "lines", **ends, "line": dotted, "hoverinfo": "skip"})
         if traces:
-            x = {"title": {"text": "epoch", "standoff": 4}, "rangemode": "tozero"}
-            panels.append(Panel(escape(variant.label), traces, x, {"zeroline": True}))
+            panels.append(Panel(escape(variant.label), traces, epoch_axis(traces), {"zeroline": True}))
     return collect_panels(
         panels,
         "scores-epochs",
@@ -224,7 +225,13 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
             y = {"type": "log", "nticks": 6}
         elif decades < 2.2:
             y = {"type": "log", "tickfont": {"size": 10}, **_label_decades(min(finite), max(finite))}
-    return Panel(title, traces, {"title": {"text": "epoch", "standoff": 4}, "rangemode": "tozero"}, y)
+    return Panel(title, traces, epoch_axis(traces), y)
+
+
+def epoch_axis(traces: Sequence[Spec]) -> Spec:
+    """The axis of epochs, which are whole numbers."""
+    last = max((e for trace in traces for e in trace["x"] if e is not None), default=0)
+    return {"title": {"text": "epoch", "standoff": 4}, "rangemode": "tozero", **({"dtick": 1} if last <= 6 else {})}
 
 
 def _label_decades(low: float, high: float) -> Spec:
