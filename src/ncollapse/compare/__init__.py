@@ -5,7 +5,17 @@ from ncollapse.compare.findings import Finding, name_early, to_dict
 from ncollapse.compare.quantities import QUANTITIES, SPEEDS, Quantity
 from ncollapse.compare.ranking import Effect, Place, Ranking
 from ncollapse.compare.seeds import Difference, Estimate, estimate, is_number
-from ncollapse.compare.variants import CASES, LOSSES, Variant, gather_copies, group_runs, measured, name_loss, predicted
+from ncollapse.compare.variants import (
+    CASES,
+    LOSSES,
+    Variant,
+    gather_copies,
+    group_runs,
+    measured,
+    name_loss,
+    name_losses,
+    predicted,
+)
 
 __all__ = [
     "CASES",
@@ -30,6 +40,7 @@ __all__ = [
     "measured",
     "name_early",
     "name_loss",
+    "name_losses",
     "predicted",
     "to_dict",
 ]

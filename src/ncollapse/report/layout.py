@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ncollapse.compare import CASES, Comparison, Variant, compare_records, name_loss
+from ncollapse.compare import CASES, Comparison, Variant, compare_records, name_losses
 from ncollapse.compare.classes import tabulate_classes as compare_classes
 from ncollapse.grammar import count, join
 from ncollapse.report.attempts import Attempts
@@ -209,7 +209,7 @@ def name_folder(variants: Sequence[Variant], folder: Path) -> tuple[str, str]:
         values = {str(r.get(key)) for r in records if r.get(key) is not None}
         return values.pop() if len(values) == 1 else None
 
-    losses = [name_loss(loss) for loss in dict.fromkeys(v.loss for v in variants)]
+    losses = list(name_losses(v.loss for v in variants).values())
     data = list(dict.fromkeys(str(r.get("data.name")) for r in records if r.get("data.name")))
     listed = join(data) if len(data) <= 4 else f"{', '.join(data[:3])} and {len(data) - 3} more data sets"
     optimiser = shared("optim.name")

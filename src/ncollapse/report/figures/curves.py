@@ -10,7 +10,7 @@ import numpy as np
 from ncollapse.compare import Variant, estimate, is_number, measured, name_loss, predicted
 from ncollapse.grammar import join
 from ncollapse.report.encoding import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike, name_once
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, log_axis, merge_alike, name_once
 from ncollapse.report.style import CLASS_COLOURS, DASHES, fade, loss_style
 from ncollapse.runs.record import RunRecord
 
@@ -211,20 +211,7 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
         return None
     if many:
         traces = merge_alike(traces)
-    y: Spec = (
-        {"type": "log", "exponentformat": "power", "dtick": 1, "tickfont": {"size": 10}}
-        if log
-        else {"tickformat": ".2~%"}
-    )
-    if log:
-        finite = [v for t in traces for v in t["y"] if v]
-        decades = math.log10(max(finite) / min(finite)) if finite else 0.0
-        if decades > 5:
-            y["dtick"] = 2
-        elif decades < 0.7:
-            y = {"type": "log", "nticks": 6}
-        elif decades < 2.2:
-            y = {"type": "log", "tickfont": {"size": 10}, **_label_decades(min(finite), max(finite))}
+    y = log_axis([v for t in traces for v in t["y"] if v]) if log else {"tickformat": ".2~%"}
     return Panel(title, traces, epoch_axis(traces), y)
 
 
@@ -232,13 +219,6 @@ def epoch_axis(traces: Sequence[Spec]) -> Spec:
     """The axis of epochs, which are whole numbers."""
     last = max((e for trace in traces for e in trace["x"] if e is not None), default=0)
     return {"title": {"text": "epoch", "standoff": 4}, "rangemode": "tozero", **({"dtick": 1} if last <= 6 else {})}
-
-
-def _label_decades(low: float, high: float) -> Spec:
-    """Labels at 1, 2 and 5 of every decade between, and of one more on either side; plotly's own would be tiny."""
-    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    values = [float(f"{digit}e{decade}") for decade in decades for digit in (1, 2, 5)]
-    return {"tickmode": "array", "tickvals": values, "ticktext": [f"{value:g}" for value in values]}
 
 
 def gather(records: Sequence[RunRecord], key: str, points: int = POINTS) -> tuple[list[int], np.ndarray] | None:
