@@ -35,8 +35,9 @@ from ncollapse import cli
 from ncollapse.papers.catalogue import CATALOGUE
 from ncollapse.papers.experiment import Experiment, Point
 from ncollapse.report import write_report
+from ncollapse.runs.epoch_snapshots import read_epochs
 from ncollapse.runs.record import read_run, read_runs
-from ncollapse.train import recipes, run
+from ncollapse.train import loop, recipes, run
 
 Work = Callable[[Path], int]
 EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.scandir", "os.listdir", "os.truncate")
@@ -45,7 +46,7 @@ KILLED = -signal.SIGKILL
 PATIENCE = 120
 STRIDE = 7919
 """A prime, so that as many seeds as there are operations reach each of them once."""
-WEIGHTS = ("final.safetensors", "best.safetensors", "snapshot.safetensors")
+WEIGHTS = ("final.safetensors", "best.safetensors", "snapshot.safetensors", "epochs.safetensors")
 DATA = "gaussian:num_classes=3,dim=4,per_class=8,test_per_class=4"
 RECIPE = recipes.get("digits").override(model__name="mlp-16", data__name=DATA, optim__batch_size=20, optim__epochs=2)
 
@@ -113,6 +114,7 @@ def execute(work: Work, folder: Path, at: int = 0, error: int | None = None) -> 
                     os.kill(os.getpid(), signal.SIGKILL)
                 raise OSError(error, os.strerror(error), path)
 
+            loop.CHECKPOINT_SECONDS, loop.WRITES_SHARE = {"cpu": 0.0}, float("inf")  # one after every epoch
             counter = Counter(folder, at, act)
             counter.watch()
             code = work(folder)
@@ -347,14 +349,16 @@ def check_lost_json(seed: int, place: Path) -> str:
     draw = random.Random(seed)
     folder = start_folder("page", place)
     hurt = draw.choice(sorted(path for path in folder.iterdir() if path.is_dir()))
-    name = draw.choice(("config.json", "summary.json", "history.jsonl", "env.json", "snapshot.safetensors"))
+    name = draw.choice(
+        ("config.json", "summary.json", "history.jsonl", "env.json", "snapshot.safetensors", "epochs.safetensors")
+    )
     damaged = damage_record(name, (hurt / name).read_bytes(), draw)
     (hurt / name).write_bytes(damaged)
     record = read_run(hurt)
     text = write_report(folder).read_text(encoding="utf-8")
     if not text.strip().endswith("</html>"):
         return "the page is torn"
-    problem = record.read_snapshot()[1]
+    problem = record.read_snapshot()[1] or read_epochs(hurt)[1]
     if (record.notes or problem) and hurt.name not in text:
         return "the page does not name the damaged run"
     json.dumps(record.notes)

@@ -7,8 +7,11 @@ from safetensors.numpy import save
 from ncollapse.compare import group_runs
 from ncollapse.papers.archive import collect
 from ncollapse.papers.snapshots import DIMENSIONS, thin_snapshot
-from ncollapse.report.figures.distributions import draw_margins, draw_scores
+from ncollapse.report.figures.feature_epochs import draw_feature_epochs
 from ncollapse.report.figures.frames import grams
+from ncollapse.report.figures.margins import draw_margins
+from ncollapse.report.figures.scores import draw_scores
+from ncollapse.report.snapshots import load_epochs
 from ncollapse.runs.record import read_runs
 from ncollapse.runs.schema import check_snapshot
 from reference.runs import write_run
@@ -71,7 +74,7 @@ def test_many_classes_keep_features_alone():
 
 
 def test_records_keep_them_and_the_figures_are_drawn_from_them(tmp_path):
-    write_run(tmp_path / "runs", {"model.feature_dim": 128, "optim.epochs": 2}, per_class=40)
+    write_run(tmp_path / "runs", {"model.feature_dim": 128, "optim.epochs": 2}, per_class=40, epoch_snapshots=True)
     collect(tmp_path / "runs", tmp_path / "kept")
     for folder in ("runs", "kept"):
         records = read_runs(tmp_path / folder)
@@ -80,3 +83,4 @@ def test_records_keep_them_and_the_figures_are_drawn_from_them(tmp_path):
         variants = group_runs(records)
         assert draw_scores(variants, snapshots) is not None
         assert draw_margins(variants, snapshots) is not None
+        assert draw_feature_epochs(variants, load_epochs(records)) is not None

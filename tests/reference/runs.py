@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from ncollapse.runs.epoch_snapshots import add_epoch, choose_epochs, reduce_epochs
 from ncollapse.runs.identity import run_id as identify
 
 CONFIG: dict[str, Any] = {
@@ -93,6 +94,7 @@ def write_run(
     epochs_done: int | None = None,
     snapshot: bool = True,
     folder: str | None = None,
+    epoch_snapshots: bool = False,
 ) -> Path:
     """Write one run folder and return its path; `status` "running" or "interrupted" leaves the summary out."""
     config = configure(changes or {})
@@ -112,6 +114,8 @@ def write_run(
     if snapshot and status == "finished":
         kept = {k: np.ascontiguousarray(v) for k, v in arrays.items() if not k.startswith("values.")}
         save_file(kept, path / "snapshot.safetensors")
+    if epoch_snapshots:
+        write_epoch_snapshots(path, arrays, epochs, done)
     if status in ("finished", "failed"):
         summary = make_summary(path.name, status, rows, config, arrays, num_classes, rng)
         (path / "summary.json").write_text(json.dumps(summary))
@@ -151,6 +155,20 @@ def make_arrays(
         arrays[f"{split}.class_means"] = np.stack([features[labels == k].mean(0) for k in range(num_classes)])
         arrays[f"{split}.counts"] = np.bincount(labels, minlength=num_classes)
     return arrays
+
+
+def write_epoch_snapshots(path: Path, arrays: dict[str, np.ndarray], epochs: int, done: int) -> None:
+    """Snapshots of the epochs so far: features that were scattered at first and end where the arrays have them."""
+    rng = np.random.default_rng(0)
+    noise = {name: rng.standard_normal(arrays[name].shape) for name in ("train.features", "test.features")}
+    for epoch in sorted(e for e in choose_epochs(epochs) if e <= done):
+        left = 1 - epoch / epochs
+        now = {name: array for name, array in arrays.items() if not name.startswith("values.")}
+        now |= {name: array + left * noise[name] for name, array in arrays.items() if name in noise}
+        now["weight"] = arrays["weight"] + left * rng.standard_normal(arrays["weight"].shape)
+        add_epoch(path, epoch, now)
+    if done == epochs:
+        reduce_epochs(path)
 
 
 def make_row(

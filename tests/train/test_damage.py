@@ -14,7 +14,7 @@ from ncollapse.train import recipes, run
 EPOCHS = 4
 RECIPE = recipes.get("digits").override(model__name="mlp-16", data__samples_per_class=10, optim__batch_size=20)
 RECIPE = RECIPE.override(optim__epochs=EPOCHS)
-WEIGHTS = ("final.safetensors", "best.safetensors", "snapshot.safetensors")
+WEIGHTS = ("final.safetensors", "best.safetensors", "snapshot.safetensors", "epochs.safetensors")
 
 
 class Stop(Exception):

@@ -136,7 +136,7 @@ def test_a_killed_process_ends_the_other_and_the_run_resumes(tmp_path):
         pair = launch_two(["-m", "ncollapse"], recipe, tmp_path / name, "--deterministic", *options)
         assert [process.communicate(timeout=240) and process.returncode for process in pair] == [0, 0]
     whole = tmp_path / "whole" / "two" / recipe.run_id
-    for name in ("final.safetensors", "best.safetensors", "snapshot.safetensors"):
+    for name in ("final.safetensors", "best.safetensors", "snapshot.safetensors", "epochs.safetensors"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
     histories = [read_run(path).history for path in (folder, whole)]
     for rows in histories:

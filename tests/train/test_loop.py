@@ -18,6 +18,8 @@ from safetensors.torch import load_file
 from ncollapse.console import clean
 from ncollapse.metrics import measure
 from ncollapse.models import create
+from ncollapse.runs import checkpoint
+from ncollapse.runs.epoch_snapshots import read_epochs
 from ncollapse.runs.folder import RunFolder
 from ncollapse.theory import predict
 from ncollapse.train import Diverged, Recipe, recipes, run
@@ -45,12 +47,19 @@ def short(tmp_path_factory):
     return run(SHORT, out, device="cpu"), out / SHORT.run_id
 
 
+@pytest.fixture
+def checkpoint_always(monkeypatch):
+    """A checkpoint after every epoch, however short."""
+    monkeypatch.setattr("ncollapse.train.loop.CHECKPOINT_SECONDS", {"cpu": 0.0})
+    monkeypatch.setattr("ncollapse.train.loop.WRITES_SHARE", float("inf"))
+
+
 def test_run_folder(short):
     summary, folder = short
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "config.json", "env.json", "history.jsonl", "summary.json", "snapshot.safetensors", "final.safetensors",
-        "best.safetensors", "checkpoint", "lock",
+        "best.safetensors", "epochs.safetensors", "checkpoint", "lock",
     }  # fmt: skip
     assert not list((folder / "checkpoint").iterdir())
     assert Recipe.from_json((folder / "config.json").read_text()) == SHORT
@@ -89,6 +98,32 @@ def test_summary_is_the_measurement_of_the_final_weights(short):
     assert arrays["train.class_means"].shape == (10, 256)
     assert int(arrays["test.positive_score.counts"].sum()) == len(splits["test"])
     assert arrays["train.features"].shape == (1000, 256)
+
+
+def test_snapshots_of_epochs_are_kept_on_the_way(short):
+    folder = short[1]
+    epochs, problem = read_epochs(folder)
+    assert problem is None
+    assert list(epochs) == [1, 2, 3]
+    assert (folder / "epochs.safetensors").stat().st_size < 60_000
+    end = load_file(folder / "snapshot.safetensors")
+    means, weight = end["train.class_means"], end["weight"]
+    np.testing.assert_allclose(epochs[3]["gram.means"], means @ means.T, rtol=1e-5)
+    np.testing.assert_allclose(epochs[3]["gram.cross"], weight @ means.T, rtol=1e-4, atol=1e-5)
+    labels = [arrays["train.labels"].tolist() for arrays in epochs.values()]
+    assert labels[0] == labels[1] == labels[2] == np.repeat(np.arange(10), 15).tolist()
+    spread = [row["train"]["positive_score"] for row in history_of(folder)]
+    for arrays, row in zip(epochs.values(), spread):
+        assert arrays["train.positive_score.edges"][[0, -1]].tolist() == pytest.approx([row["min"], row["max"]])
+        assert arrays["train.positive_score.counts"].sum() == row["count"]
+
+
+def test_a_snapshot_does_not_change_the_record_of_its_epoch(tmp_path, short, monkeypatch):
+    monkeypatch.setattr("ncollapse.train.loop.choose_epochs", lambda *_: frozenset())
+    run(SHORT, tmp_path, device="cpu")
+    folder = tmp_path / SHORT.run_id
+    assert not (folder / "epochs.safetensors").exists()
+    assert without_time(history_of(folder)) == without_time(history_of(short[1]))
 
 
 def test_weights_hold_no_metadata(short):
@@ -183,6 +218,7 @@ def test_stop_by_progress_then_resume_equals_one_go(short, tmp_path):
     assert (folder / "final.safetensors").read_bytes() == (short[1] / "final.safetensors").read_bytes()
 
 
+@pytest.mark.usefixtures("checkpoint_always")
 def test_nan_loss_stops_with_the_place_and_keeps_the_checkpoint(tmp_path, monkeypatch):
     recipe = SHORT.override(optim__epochs=4)
 
@@ -208,9 +244,8 @@ def test_features_that_overflow_stop_with_the_place_too(tmp_path):
         run(recipe, tmp_path, device="cpu")
 
 
-def test_checkpoints_do_not_wait_for_measurements(tmp_path, monkeypatch):
-    monkeypatch.setattr("ncollapse.train.loop.CHECKPOINT_SECONDS", {"cpu": 0.0})
-    monkeypatch.setattr("ncollapse.train.loop.WRITES_SHARE", float("inf"))
+@pytest.mark.usefixtures("checkpoint_always")
+def test_checkpoints_do_not_wait_for_measurements(tmp_path):
     recipe = SHORT.override(measure_every=3)
 
     def stop(event):
@@ -221,6 +256,22 @@ def test_checkpoints_do_not_wait_for_measurements(tmp_path, monkeypatch):
     seen = []
     run(recipe, tmp_path, device="cpu", progress=stop)
     assert seen[-1].startswith("000002")
+
+
+def test_epochs_of_milliseconds_share_a_checkpoint(tmp_path, monkeypatch):
+    write, written = checkpoint.write, []
+    monkeypatch.setattr(checkpoint, "write", lambda folder, found: written.append(found.epoch) or write(folder, found))
+    monkeypatch.setattr("ncollapse.train.loop.CHECKPOINT_SECONDS", {"cpu": 3600.0})
+    run(SHORT, tmp_path, device="cpu")
+    assert written == [1, 3]
+
+
+def test_the_history_is_on_the_disk_before_a_checkpoint(tmp_path, monkeypatch):
+    write, order = checkpoint.write, []
+    monkeypatch.setattr("ncollapse.runs.folder.sync_file", lambda path: order.append(path.name))
+    monkeypatch.setattr(checkpoint, "write", lambda folder, found: order.append("checkpoint") or write(folder, found))
+    run(SHORT, tmp_path, device="cpu")
+    assert order[-2:] == ["history.jsonl", "checkpoint"]
 
 
 def test_progress_comes_however_short_the_epochs_are(tmp_path, monkeypatch):
@@ -289,9 +340,10 @@ def test_theory_knows_the_width_of_the_network_and_the_short_batch(tmp_path):
     narrow = problem_of(model__name="mlp-5")
     assert narrow.dim == 5
     with pytest.raises(ValueError, match="closed form"):
-        predict(narrow)
+        predict(narrow, method="closed")
 
 
+@pytest.mark.usefixtures("checkpoint_always")
 def test_full_disk_names_the_file_and_loses_nothing(tmp_path, monkeypatch):
     real = os.fsync
     state = {"left": 9}
@@ -356,6 +408,7 @@ def test_resume_after_a_damaged_checkpoint(tmp_path, caplog, short):
         assert (folder / f"{name}.safetensors").read_bytes() == (short[1] / f"{name}.safetensors").read_bytes()
 
 
+@pytest.mark.usefixtures("checkpoint_always")
 def test_best_weights_come_from_the_checkpoint(tmp_path, monkeypatch):
     recipe = SHORT.override(select="best-test")
 
@@ -369,6 +422,7 @@ def test_best_weights_come_from_the_checkpoint(tmp_path, monkeypatch):
             raise TimeoutError
 
     monkeypatch.setattr("ncollapse.train.loop.measure_split", flatter)
+    monkeypatch.setattr("ncollapse.train.loop.choose_epochs", lambda *_: frozenset())
     with pytest.raises(TimeoutError):
         run(recipe, tmp_path, device="cpu", progress=stop)
     folder = tmp_path / recipe.run_id

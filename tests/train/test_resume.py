@@ -14,8 +14,9 @@ from ncollapse.train import recipes, run
 
 CODE = """
 import sys, torch
-from ncollapse.train import Recipe, run
+from ncollapse.train import Recipe, loop, run
 torch.set_num_threads(1)
+loop.CHECKPOINT_SECONDS, loop.WRITES_SHARE = {"cpu": 0.0}, float("inf")  # a checkpoint after every epoch
 print("ready", flush=True)
 run(Recipe.from_json(sys.argv[1]), sys.argv[2], device="cpu", deterministic=True)
 """
@@ -58,5 +59,5 @@ def test_sigkill_at_random_points(tmp_path):
     run(recipe, tmp_path / "whole", device="cpu", deterministic=True)
     whole = tmp_path / "whole" / recipe.run_id
     assert history_of(folder) == history_of(whole)
-    for name in ("final.safetensors", "best.safetensors", "snapshot.safetensors"):
+    for name in ("final.safetensors", "best.safetensors", "snapshot.safetensors", "epochs.safetensors"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from ncollapse.commands.options import parse_args, parse_index
 from ncollapse.console import console, print_json
 from ncollapse.output import writing_to
+from ncollapse.sweep.spawn import early_workers
 
 if TYPE_CHECKING:
     from ncollapse.compare import Comparison
@@ -96,8 +98,22 @@ SWEEP = ("data_root", "engine", "jobs", "device", "deterministic", "retry", "tim
 def main(argv: list[str]) -> int:
     """Parse, run, print; 0 if every run finished, else 1."""
     args = parse_args(Args, argv, "compare")
+    with early_workers(count_early(args)):
+        return carry_out(args)
+
+
+def count_early(args: Args) -> int:
+    """How many workers to start before anything is imported here: those of a new comparison."""
+    if args.out.exists() or args.index is not None or args.dry_run or args.engine != "local":
+        return 0
+    runs = len(args.losses) * max(1, len(args.optimisers)) * max(1, args.seeds)
+    return min(args.jobs or os.cpu_count() or 1, runs)
+
+
+def carry_out(args: Args) -> int:
+    """Plan, run and show a comparison."""
     from ncollapse.compare.plan import compare, plan
-    from ncollapse.compare.tuning import check_tuning, parse_grid, tune
+    from ncollapse.compare.tuning import apply_earlier, check_tuning, parse_grid, tune
     from ncollapse.sweep.preview import preview
     from ncollapse.sweep.progress import follow
     from ncollapse.sweep.sweep import check_options
@@ -108,9 +124,10 @@ def main(argv: list[str]) -> int:
     tuned = check_tuning(recipes, grid, index)
     check_options(args.out, args.engine, args.jobs, args.device, index, args.time_limit)
     local = args.engine != "ray"  # whose nodes may have a GPU where this one has none
-    shown = preview(recipes, args.out, tuning=tuned, timed=local, data_root=args.data_root, device=args.device)
+    expected = apply_earlier(recipes, grid, args.out)
+    shown = preview(expected, args.out, tuning=tuned, timed=local, data_root=args.data_root, device=args.device)
     if args.dry_run:
-        return show_plan(recipes, shown, args)
+        return show_plan(expected, shown, args)
     print("\n".join(shown.lines()), file=sys.stderr, flush=True)
     options = {name: getattr(args, name) for name in SWEEP}
     choices: list[Choice] = []

@@ -5,10 +5,19 @@ from ncollapse.compare.findings import Finding, name_early, to_dict
 from ncollapse.compare.quantities import QUANTITIES, SPEEDS, Quantity
 from ncollapse.compare.ranking import Effect, Place, Ranking
 from ncollapse.compare.seeds import Difference, Estimate, estimate, is_number
-from ncollapse.compare.variants import CASES, LOSSES, Variant, gather_copies, group_runs, measured, name_loss, predicted
+from ncollapse.compare.variants import (
+    LOSSES,
+    Variant,
+    gather_copies,
+    group_runs,
+    measured,
+    name_loss,
+    name_losses,
+    name_optimiser,
+    predicted,
+)
 
 __all__ = [
-    "CASES",
     "LOSSES",
     "QUANTITIES",
     "SPEEDS",
@@ -30,6 +39,8 @@ __all__ = [
     "measured",
     "name_early",
     "name_loss",
+    "name_losses",
+    "name_optimiser",
     "predicted",
     "to_dict",
 ]

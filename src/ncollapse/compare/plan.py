@@ -89,7 +89,7 @@ def plan(
 
 def check_plan(data: str, losses: Sequence[str], optimisers: Sequence[str], seeds: int) -> None:
     """Raise ValueError for what cannot be planned."""
-    from ncollapse.data.catalogue import KNOWN, is_known
+    from ncollapse.data.catalogue import KNOWN, is_known, suggest_name
     from ncollapse.losses import LOSS_NAMES, is_loss_name
 
     if not isinstance(data, str):
@@ -101,7 +101,7 @@ def check_plan(data: str, losses: Sequence[str], optimisers: Sequence[str], seed
     if not losses:
         raise ValueError("losses: expected at least one, such as ce bce, got none")
     if not is_known(data):
-        raise ValueError(f"data: expected one of {KNOWN}, got {data!r}")
+        raise ValueError(f"data: expected one of {KNOWN}, got {data!r}{suggest_name(data)}")
     for loss in losses:
         if not is_loss_name(loss):
             raise ValueError(f"losses: expected some of {', '.join(LOSS_NAMES)}, got {loss!r}")
@@ -112,6 +112,7 @@ def check_plan(data: str, losses: Sequence[str], optimisers: Sequence[str], seed
 
 def choose_recipe(data: str, loss: str, recipe: str | None, model: str | None = None) -> Recipe:
     """Return the recipe that the runs of one loss share."""
+    from ncollapse.losses.calls import split_call
     from ncollapse.train import Recipe, recipes
     from ncollapse.train.recipe import LossSpec
 
@@ -119,9 +120,9 @@ def choose_recipe(data: str, loss: str, recipe: str | None, model: str | None = 
     if name.endswith((".toml", ".json")):
         base = Recipe.from_file(name)
     else:
-        wishes = {"loss": loss, "data": data} | ({} if model is None else {"model": model})
+        wishes = {"loss": split_call(loss)[0], "data": data} | ({} if model is None else {"model": model})
         base = recipes.choose(name, **wishes)
-    spec = base.loss if base.loss.name == loss else LossSpec(loss)
+    spec = base.loss if base.loss.name == loss else LossSpec(loss)  # which may have parameters in its name
     return base.override(loss=spec, data__name=data)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,16 @@ WORDS = {
 }
 UNSET = {"data.subset": "all samples", "model.feature_dim": "the network's own d"}
 PLAIN = ("data.name", "model.name", "optim.name", "model.head", "schedule.name")
-CASES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "lbfgs": "L-BFGS"}
+OPTIMISERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "lbfgs": "L-BFGS"}
+
+
+def name_optimiser(name: str) -> str:
+    """The name of an optimiser for people; any other word stays as it is.
+
+    >>> name_optimiser("adamw"), name_optimiser("resnet18")
+    ('AdamW', 'resnet18')
+    """
+    return OPTIMISERS.get(name, name)
 
 
 def name_loss(loss: str) -> str:
@@ -49,6 +59,17 @@ def name_loss(loss: str) -> str:
     ('BCE', 'HingeLoss')
     """
     return LOSSES.get(loss, loss.rpartition(":")[2])
+
+
+def name_losses(losses: Iterable[str]) -> dict[str, str]:
+    """Names for people of several losses; of classes of one name, the modules too, so that no two names are alike.
+
+    >>> name_losses(["ce", "mine:Hinge", "theirs:Hinge"])
+    {'ce': 'CE', 'mine:Hinge': 'mine:Hinge', 'theirs:Hinge': 'theirs:Hinge'}
+    """
+    names = {loss: name_loss(loss) for loss in losses}
+    shared = Counter(names.values())
+    return {loss: name if shared[name] == 1 else LOSSES.get(loss, loss) for loss, name in names.items()}
 
 
 @dataclass(frozen=True)
@@ -100,12 +121,13 @@ def group_runs(records: Sequence[RunRecord]) -> list[Variant]:
         params[loss] = _distinguishing([{k: v for k, v in head.items() if k.startswith("loss.")} for head in same])
     order = list(LOSSES)
     variants = []
+    named = name_losses(params)
     for group in groups.values():
         own = flat[id(group[0])]
         loss = str(own.get("loss.name"))
         names = [*params[loss], *between]
         settings = {key: own[key] for key in names if key in own}
-        label = " · ".join([name_loss(loss), *(phrase(key, value) for key, value in settings.items())])
+        label = " · ".join([named[loss], *(phrase(key, value) for key, value in settings.items())])
         context = contexts[settings_key(own)]
         ordered = sorted(group, key=lambda r: (r.seed is None, r.seed or 0, r.run_id))
         place = order.index(loss) if loss in order else len(order)
@@ -152,7 +174,7 @@ def predicted(record: RunRecord) -> dict[str, Any]:
     try:
         recipe = Recipe.from_dict(record.config)
         problem = recipe.problem(samples=count_samples(recipe.data))
-        return predict(problem).to_dict() if problem is not None else {}
+        return predict(problem, method="closed").to_dict() if problem is not None else {}
     except Exception:  # a record may hold anything; then there is no prediction, but there is a page
         return {}
 
@@ -208,7 +230,7 @@ def phrase(key: str, value: Any) -> str:
         return f"{word} {', '.join(map(str, value)) or 'none'}"
     text = f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value)
     if key in PLAIN:
-        return CASES.get(text, text)
+        return name_optimiser(text)
     return f"{word} {text}"
 
 

@@ -15,8 +15,18 @@ from scipy.special import expit, log_expit, xlog1py, xlogy
 from torch import Tensor
 
 from ncollapse.losses.base import Loss, register
-from ncollapse.losses.forms import TINY, ConvexForm, SeparableForm, mixing
-from ncollapse.losses.inputs import check_most, check_smoothing, check_weight, is_index, one_hot, read_logits, reduce
+from ncollapse.losses.forms import TINY, ConvexForm, SeparableForm, least_probability, mixing
+from ncollapse.losses.inputs import (
+    check_most,
+    check_smoothing,
+    check_weight,
+    is_index,
+    mean_factor,
+    one_hot,
+    read_logits,
+    reduce,
+)
+from ncollapse.losses.log_sigmoid import log_sigmoid_and_slope
 from ncollapse.losses.softmax import sigmoid
 
 Array = NDArray[np.float64]
@@ -84,11 +94,29 @@ class BCELoss(Loss):
             logits, target, label_smoothing=self.label_smoothing, weight=self.weight, reduction=self.reduction
         )
 
+    def value_and_gradient(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        z = read_logits(logits.detach())
+        if self.label_smoothing or self.weight is not None or not is_index(target, *z.shape):
+            return super().value_and_gradient(logits, target)
+        index = target.long().unsqueeze(1)
+        signed = (-z).scatter_(1, index, z.gather(1, index))
+        terms, slopes = log_sigmoid_and_slope(signed, -mean_factor(self.reduction, len(z)))
+        gradient = (-slopes).scatter_(1, index, slopes.gather(1, index))
+        return reduce(-terms.sum(1), target, True, None, self.reduction), gradient.to(logits.dtype)
+
     def evaluate_groups(self, z: Array, sizes: Array) -> tuple[Array, Array]:
         goal = np.full(len(sizes), self.label_smoothing / sizes.sum())
         goal[0] += 1.0 - self.label_smoothing
         value = -(sizes * (goal * log_expit(z) + (1.0 - goal) * log_expit(-z))).sum(axis=-1)
         return value, sizes * ((1.0 - goal) * sigmoid(z) - goal * sigmoid(-z))
+
+    def evaluate_labels(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if self.label_smoothing:
+            return super().evaluate_labels(logits, labels)
+        own = labels[:, None]
+        z = logits.scatter(1, own, -logits.gather(1, own))  # the loss is sum_l log(1 + e^z_l) in these
+        slope = torch.sigmoid(z)
+        return -F.logsigmoid(z.neg_()).sum(dim=1), slope.scatter_(1, own, -slope.gather(1, own))
 
     def convex_form(self, targets: Array) -> ConvexForm:
         return SigmoidForm(self, targets)
@@ -134,8 +162,15 @@ class SigmoidForm(ConvexForm):
         own = self.targets == self.targets.max(axis=1, keepdims=True)
         return np.asarray(np.where((r > expit(threshold)) == own, cost, 0.0).min(axis=1))
 
-    def hessian(self, logits: Array, shares: Array) -> Array:
-        return np.asarray(shares @ (expit(logits) * expit(-logits)))
+    def least_curvature(self, gradient: Array, budget: float) -> float:
+        """p (1 - p) at the least p and at the least 1 - p: in between it is larger."""
+        values = np.unique(np.clip(gradient + self.goals, 0.0, 1.0))
+        ends = [least_probability(float(r), budget) for r in (*values, *(1.0 - values))]
+        return min(p * (1.0 - p) for p in ends)
+
+    def hessian(self, logits: Array, shares: Array, classes: NDArray[np.int64] | None = None) -> Array:
+        diagonal = shares @ (expit(logits) * expit(-logits))
+        return np.asarray(diagonal if classes is None else np.bincount(classes, diagonal))
 
     def balance(self, gradient: Array, shares: Array) -> Array:
         excess = shares @ gradient

@@ -7,14 +7,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.special import log_expit, xlog1py, xlogy
 from torch import Tensor
 
 from ncollapse.losses.base import Loss, register
-from ncollapse.losses.forms import TINY, ContrastiveForm, ConvexForm, mixing
-from ncollapse.losses.inputs import check_smoothing, check_weight, is_index, one_hot, read_logits, reduce
+from ncollapse.losses.forms import TINY, ContrastiveForm, ConvexForm, least_probability, mixing
+from ncollapse.losses.inputs import (
+    check_smoothing,
+    check_weight,
+    is_index,
+    mean_factor,
+    one_hot,
+    read_logits,
+    reduce,
+)
+from ncollapse.losses.log_sigmoid import log_sigmoid_and_slope
 from ncollapse.losses.softmax import group_leads, lead_of, log_probabilities, sigmoid
 
 Array = NDArray[np.float64]
@@ -67,6 +77,17 @@ class SoftmaxLoss(Loss):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         return smoothed_cross_entropy(logits, target, self.smoothing, self.weight, self.reduction)
 
+    def value_and_gradient(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        z = read_logits(logits.detach())
+        if self.smoothing or self.weight is not None or not is_index(target, *z.shape):
+            return super().value_and_gradient(logits, target)
+        index = target.long().unsqueeze(1)
+        rest = z.scatter(1, index, torch.finfo(z.dtype).min)
+        others = rest.logsumexp(1, keepdim=True)
+        log_p, slope = log_sigmoid_and_slope(z.gather(1, index) - others, -mean_factor(self.reduction, len(z)))
+        gradient = (rest - others).exp_().mul_(-slope).scatter_(1, index, slope)
+        return reduce(-log_p.squeeze(1), target, True, None, self.reduction), gradient.to(logits.dtype)
+
     def evaluate_groups(self, z: Array, sizes: Array) -> tuple[Array, Array]:
         lead, shares = group_leads(z, sizes)
         share = self.smoothing / sizes.sum()
@@ -74,6 +95,19 @@ class SoftmaxLoss(Loss):
         slopes = sigmoid(-lead)[..., None] * shares - share * sizes
         slopes[..., 0] += self.smoothing
         return value, slopes
+
+    def evaluate_labels(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if self.smoothing:
+            return super().evaluate_labels(logits, labels)
+        # with a the lead of the own class over the others: L = -log sigmoid(a), and dL/da = -sigmoid(-a)
+        own = labels[:, None]
+        others = logits.scatter(1, own, -torch.inf)
+        top = others.amax(dim=1, keepdim=True)
+        terms = others.sub_(top).exp_()
+        total = terms.sum(dim=1, keepdim=True)
+        lead = logits.gather(1, own) - top - total.log()
+        miss = torch.sigmoid(-lead)
+        return -F.logsigmoid(lead).squeeze(1), terms.mul_(miss / total).scatter_(1, own, -miss)
 
     def convex_form(self, targets: Array) -> ConvexForm:
         return SoftmaxForm(self, targets)
@@ -129,9 +163,16 @@ class SoftmaxForm(ConvexForm):
         cost[rows, own] = np.inf
         return np.asarray(np.where(mine > r, cost, np.where(np.isinf(cost), cost, 0.0)).min(axis=1))
 
-    def hessian(self, logits: Array, shares: Array) -> Array:
+    def least_curvature(self, gradient: Array, budget: float) -> float:
+        """The least probability: on centred x the Hessian diag(p) - p p^T is at least min p times |x|^2."""
+        values = np.unique(np.maximum(gradient + self.goals, 0.0))
+        return min(least_probability(min(float(r), 1.0), budget) for r in values)
+
+    def hessian(self, logits: Array, shares: Array, classes: NDArray[np.int64] | None = None) -> Array:
         p = np.exp(logits - logits.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
+        if classes is not None:
+            p = np.stack([np.bincount(classes, row) for row in p])
         return np.asarray(np.diag(shares @ p) - (p.T * shares) @ p)
 
     def balance(self, gradient: Array, shares: Array) -> Array:

@@ -77,6 +77,9 @@ def measure(
             Decisions are still among all classes. Of `ClassStatistics`, whose scatter is that of all classes together,
             `nc1` and `nc1_balanced` are then NaN.
 
+    Returns:
+        A `Measurement`: one attribute for each field, as listed in docs/metrics.md; `print` shows a table.
+
     >>> import torch
     >>> m = measure(torch.eye(3).repeat(4, 1), torch.arange(3).repeat(4), weight=torch.eye(3))
     >>> m.nc1, m.accuracy, m.uniform_accuracy, m.positive_score.mean

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .equality import NanEqual
+
 Values: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Counts: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -18,8 +20,8 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 GRID = 200  # thresholds of bce-vs-ce A.2
 
 
-@dataclass(frozen=True)
-class Spread:
+@dataclass(frozen=True, eq=False)
+class Spread(NanEqual):
     """A distribution in ten numbers; `std` is the population standard deviation, quantiles interpolate linearly."""
 
     mean: float = math.nan

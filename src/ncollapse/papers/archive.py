@@ -1,8 +1,8 @@
 """Small records of runs: what the tables and figures need, without weights, to be kept beside the code.
 
 A record is a run folder with `config.json`, `env.json`, `summary.json`, `history.jsonl.gz` (thinned, the fields of the
-figures), `snapshot.safetensors` (thinned, where the run has one) and, where there are few classes, `gram.json` (cosines
-between class means). `read_runs` reads it like any other run.
+figures), `snapshot.safetensors` (thinned, where the run has one), `epochs.safetensors` (as the run has it) and, where
+there are few classes, `gram.json` (cosines between class means). `read_runs` reads it like any other run.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from ncollapse.papers.snapshots import thin_snapshot
+from ncollapse.runs.epoch_snapshots import FILE as EPOCHS_FILE
 from ncollapse.runs.record import RunRecord, read_runs
 
 ROWS = 200
@@ -124,9 +125,9 @@ def _files(runs: Iterable[RunRecord]) -> Iterable[tuple[str, bytes]]:
         arrays = record.snapshot()
         if arrays is not None:
             yield f"{record.run_id}/snapshot.safetensors", save(thin_snapshot(arrays))
-        rebalanced = record.path / "rebalanced.json"
-        if rebalanced.is_file():
-            yield f"{record.run_id}/rebalanced.json", rebalanced.read_bytes()
+        for name in (EPOCHS_FILE, "rebalanced.json"):
+            if (record.path / name).is_file():
+                yield f"{record.run_id}/{name}", (record.path / name).read_bytes()
 
 
 def _scrub(env: dict[str, Any]) -> dict[str, Any]:

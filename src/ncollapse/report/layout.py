@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ncollapse.compare import CASES, Comparison, Variant, compare_records, name_loss
+from ncollapse.compare import Comparison, Variant, compare_records, name_losses, name_optimiser
+from ncollapse.compare.classes import tabulate_classes as compare_classes
 from ncollapse.grammar import count, join
 from ncollapse.report.attempts import Attempts
 from ncollapse.report.content import Report, Section, make_section
@@ -14,28 +15,36 @@ from ncollapse.report.figures import (
     agreement,
     curves,
     differences,
-    distributions,
+    feature_epochs,
     features,
     frames,
     grids,
     ideal,
     landscapes,
+    margins,
     multiples,
     phases,
+    scores,
 )
-from ncollapse.report.figures.distributions import Snapshots
+from ncollapse.report.guarantees import tabulate_guarantees
 from ncollapse.report.html import write_page
+from ncollapse.report.long_tail import draw_rare, tabulate_groups, tabulate_rare
 from ncollapse.report.notes import collect_notes
 from ncollapse.report.panels import Figure
 from ncollapse.report.published import find_published
 from ncollapse.report.run_tables import tabulate_classes, tabulate_runs
-from ncollapse.report.tables import tabulate_speed, tabulate_summary
-from ncollapse.runs.record import RunRecord, find_runs, read_run
+from ncollapse.report.snapshots import (
+    MANY_SNAPSHOTS,
+    Epochs,
+    Snapshots,
+    find_unread,
+    load_epochs,
+    load_snapshots,
+)
+from ncollapse.report.tables import MOST_ROWS, tabulate_speed, tabulate_summary
+from ncollapse.runs.record import SNAPSHOT, RunRecord, find_runs, read_run
 
 REPRESENTATIVES = 6
-MANY_SNAPSHOTS = 40
-"""Up to so many runs all snapshots are read; beyond, only those of the variants that are drawn one by one."""
-SNAPSHOT = "snapshot.safetensors"
 
 
 def write_report(folder: str | Path, out: str | Path | None = None, comparison: Comparison | None = None) -> Path:
@@ -57,10 +66,13 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
     chosen = choose_representatives(variants)
     snapshots = load_snapshots(variants, chosen)
     drawn = [v for v in variants if any(r.path in snapshots for r in v.counted)]
+    epochs = load_epochs(find_sliding(drawn, chosen))
     first = "Of many variants, the first of each loss is shown." if len(chosen) < len(variants) else ""
     attempt = Attempts()
     published = attempt.one("published numbers", find_published, variants) or {}
     many = len(variants) > curves.MANY
+    by_class = attempt.all("classes of unlike size", compare_classes, findings)
+    moving = attempt.one("features over the epochs", feature_epochs.draw_feature_epochs, chosen, epochs)
     evolution = (
         attempt.all("collapse curves", multiples.draw_multiples, variants)
         if many
@@ -87,20 +99,21 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
             "Scores and margins",
             [],
             [
-                attempt.one("scores", distributions.draw_scores, drawn, snapshots),
+                attempt.one("scores", scores.draw_scores, drawn, snapshots, epochs),
                 None if many else attempt.one("scores over epochs", curves.draw_scores, variants),
                 attempt.one("agreement", agreement.draw_agreement, findings),
-                attempt.one("margins", distributions.draw_margins, drawn, snapshots),
+                attempt.one("margins", margins.draw_margins, drawn, snapshots),
             ],
             first if len(drawn) < len(variants) else "",
         ),
-        make_section("frames", "Frames", [], draw_frames(attempt, chosen, snapshots), first),
+        make_section("frames", "Frames", [], draw_frames(attempt, chosen, snapshots, epochs), first),
         make_section(
             "features",
             "Features",
             [],
             [
-                attempt.one("features", features.draw_embedding, chosen, snapshots),
+                moving,
+                attempt.one("features", features.draw_embedding, chosen, snapshots, "test", moving is None),
                 *attempt.all("features in space", features.draw_space, chosen, snapshots),
             ],
             first,
@@ -109,19 +122,30 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
         make_section(
             "theory",
             "Theory",
-            [],
+            [attempt.one("guarantees", tabulate_guarantees, variants[:MOST_ROWS])],
             [
                 attempt.one("phases", phases.draw_phases, variants),
                 attempt.one("landscapes", landscapes.draw_landscapes, variants),
             ],
         ),
-        make_section("per-class", "Classes", [attempt.one("classes", tabulate_classes, chosen, snapshots)], [], first),
+        make_section(
+            "per-class",
+            "Classes",
+            [
+                *attempt.all("groups of classes", tabulate_groups, by_class),
+                *attempt.all("rare classes", tabulate_rare, by_class),
+                attempt.one("classes", tabulate_classes, chosen, snapshots),
+            ],
+            [attempt.one("rare classes", draw_rare, by_class)],
+            first,
+        ),
         make_section("provenance", "Runs", [tabulate_runs(variants, others, anchors)], []),
     ]
     title, subtitle = name_folder(variants, Path(folder))
-    looked_at = [r for v in drawn for r in v.counted] + [r for v in chosen for r in v.counted[:1]]
-    unread = [r for r in looked_at if (r.path / SNAPSHOT).is_file() and r.path not in snapshots]
-    unread += [] if len(records) > MANY_SNAPSHOTS else find_unread(variants, snapshots, unread)
+    looked_at = {r.path: r for v in drawn for r in v.counted} | {r.path: r for v in chosen for r in v.counted[:1]}
+    if len(records) <= MANY_SNAPSHOTS:
+        looked_at |= {r.path: r for v in variants for r in v.counted}
+    unread = find_unread(looked_at.values(), snapshots, epochs)
     notes = (*collect_notes(comparison.records, Path(folder), unread), *attempt.faults)
     return Report(title, subtitle, keep_filled(sections), tuple(records), anchors, comparison, notes)
 
@@ -139,12 +163,20 @@ def complete_comparison(folder: Path, comparison: Comparison | None) -> Comparis
     return compare_records([known[path] if path in known else read_run(path) for path in paths])
 
 
-def draw_frames(attempt: Attempts, chosen: Sequence[Variant], snapshots: Snapshots) -> list[Figure | None]:
+def find_sliding(drawn: Sequence[Variant], chosen: Sequence[Variant]) -> list[RunRecord]:
+    """The runs whose epochs can be slid through: the first of each chosen variant, and all drawn ones of a few."""
+    runs = [r for v in drawn for r in v.counted]
+    return [*(runs if len(runs) <= scores.MOST_SLIDING else ()), *(v.counted[0] for v in chosen)]
+
+
+def draw_frames(
+    attempt: Attempts, chosen: Sequence[Variant], snapshots: Snapshots, epochs: Epochs
+) -> list[Figure | None]:
     """The heat maps of each chosen variant beside those of its predicted optimum."""
     figures = []
     for number, variant in enumerate(chosen):
         target = attempt.one("ideal frame", ideal.ideal_frame, variant)
-        figures.append(attempt.one("frames", frames.draw_frames, variant, number, snapshots, target))
+        figures.append(attempt.one("frames", frames.draw_frames, variant, number, snapshots, target, epochs))
     return figures
 
 
@@ -154,39 +186,17 @@ def keep_filled(sections: Sequence[Section]) -> tuple[Section, ...]:
 
 
 def choose_representatives(variants: Sequence[Variant], limit: int = REPRESENTATIVES) -> list[Variant]:
-    """The variants that get figures of their own: all of a few, else the first with finished runs of each loss."""
+    """The variants that get figures of their own: all of a few, else the first with finished runs of each loss.
+
+    Variants that have kept their snapshots come first.
+    """
     ready = [v for v in variants if v.counted]
     if len(ready) <= limit:
         return ready
     by_loss: dict[str, Variant] = {}
-    for variant in sorted(ready, key=lambda v: v.provisional):
+    for variant in sorted(ready, key=lambda v: (v.provisional, not (v.counted[0].path / SNAPSHOT).is_file())):
         by_loss.setdefault(variant.loss, variant)
     return list(by_loss.values())[:limit]
-
-
-def load_snapshots(variants: Sequence[Variant], chosen: Sequence[Variant]) -> Snapshots:
-    """The arrays behind the figures: of all runs, or of the chosen variants where runs are many.
-
-    Features, by far the largest, are kept only of the runs whose features are drawn.
-    """
-    drawn = {v.counted[0].path for v in chosen}
-    wanted = [r for v in variants for r in v.counted]
-    if len(wanted) > MANY_SNAPSHOTS:
-        wanted = [r for v in chosen for r in v.counted[:MANY_SNAPSHOTS]]
-    snapshots: Snapshots = {}
-    for record in wanted:
-        arrays = record.snapshot()
-        if arrays is not None:
-            whole = record.path in drawn
-            snapshots[record.path] = {k: a for k, a in arrays.items() if whole or not k.endswith(".features")}
-    return snapshots
-
-
-def find_unread(variants: Sequence[Variant], snapshots: Snapshots, known: Sequence[RunRecord]) -> list[RunRecord]:
-    """The runs whose snapshot exists and could not be read, apart from the known ones."""
-    seen = {r.path for r in known}
-    runs = (r for v in variants for r in v.counted)
-    return [r for r in runs if (r.path / SNAPSHOT).is_file() and r.path not in snapshots and r.path not in seen]
 
 
 def name_folder(variants: Sequence[Variant], folder: Path) -> tuple[str, str]:
@@ -199,11 +209,11 @@ def name_folder(variants: Sequence[Variant], folder: Path) -> tuple[str, str]:
         values = {str(r.get(key)) for r in records if r.get(key) is not None}
         return values.pop() if len(values) == 1 else None
 
-    losses = [name_loss(loss) for loss in dict.fromkeys(v.loss for v in variants)]
+    losses = list(name_losses(v.loss for v in variants).values())
     data = list(dict.fromkeys(str(r.get("data.name")) for r in records if r.get("data.name")))
     listed = join(data) if len(data) <= 4 else f"{', '.join(data[:3])} and {len(data) - 3} more data sets"
     optimiser = shared("optim.name")
-    parts = [shared("model.name"), CASES.get(optimiser, optimiser)]
+    parts = [shared("model.name"), name_optimiser(optimiser)]
     parts += [f"{shared('optim.epochs')} epochs" if shared("optim.epochs") else None]
     parts += [f"batch {shared('optim.batch_size')}" if shared("optim.batch_size") else None]
     seeds = len({r.seed for r in records})

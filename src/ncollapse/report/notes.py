@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ncollapse.compare import QUANTITIES, gather_copies, is_number, measured
@@ -14,19 +14,22 @@ NAMED = 3
 """Up to so many runs with the same kind of fault get a note each; more are counted in one note."""
 
 
-def collect_notes(records: Sequence[RunRecord], folder: Path, unread: Sequence[RunRecord] = ()) -> list[str]:
+def collect_notes(records: Sequence[RunRecord], folder: Path, unread: Mapping[Path, str] | None = None) -> list[str]:
     """What a reader must know about the records, first of all those that failed or cannot be read.
 
-    `unread` are the runs whose snapshot exists and cannot be read.
+    `unread` says, by the folder of a run, what is wrong with its snapshots.
     """
-    broken = {id(record) for record in unread}
+    broken = unread or {}
     kinds: list[tuple[str, Callable[[RunRecord], str]]] = [
         ("failed", _describe_failure),
         ("cannot be read in full and are left out of the numbers", _describe_damage),
         ("have damaged files", _describe_faults),
         ("have numbers missing, which means leave out", _describe_missing_numbers),
         ("have gaps in their curves", _describe_gaps),
-        ("have a snapshot that cannot be read", lambda r: _describe_snapshot(r) if id(r) in broken else ""),
+        (
+            "have a snapshot that cannot be read",
+            lambda r: f"Run {r.run_id}: {broken[r.path]}; some figures go without it." if r.path in broken else "",
+        ),
     ]
     notes = note_copies(records, folder)
     for summary, describe in kinds:
@@ -95,10 +98,6 @@ def _describe_missing_numbers(record: RunRecord) -> str:
 def _describe_gaps(record: RunRecord) -> str:
     gaps = missing_epochs(record)
     return f"Run {record.run_id}: {gaps}; its curves have gaps there, and speeds leave it out." if gaps else ""
-
-
-def _describe_snapshot(record: RunRecord) -> str:
-    return f"Run {record.run_id}: {record.read_snapshot()[1]}; some figures go without it."
 
 
 def _relative(path: Path, folder: Path) -> str:

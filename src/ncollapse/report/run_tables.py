@@ -8,7 +8,7 @@ from typing import Any
 
 from ncollapse.compare import QUANTITIES, Variant, measured
 from ncollapse.compare.numbers import MISSING, show
-from ncollapse.report.figures.distributions import Snapshots
+from ncollapse.report.snapshots import Snapshots
 from ncollapse.report.tables import Cell, Table
 from ncollapse.runs.record import RunRecord, get_nested
 
@@ -43,7 +43,7 @@ def tabulate_classes(variants: Sequence[Variant], snapshots: Snapshots) -> Table
     rows = [(Cell(str(k)), *(stack[k] if k < len(stack) else Cell(MISSING) for stack in stacks)) for k in range(height)]
     return Table(
         "classes",
-        "Class by class",
+        "Accuracy, norms and bias of each class",
         "First seed of each loss: |w| is the norm of a class's row of the classifier, |class mean| that of its mean "
         "training feature. Equal norms and equal biases across classes are signs of collapse.",
         tuple(columns),

@@ -16,7 +16,10 @@ from ncollapse.report.content import Report
 from ncollapse.report.html import digest, render, render_main, render_parts
 from ncollapse.report.layout import make_report
 
-WATCHED = ("config.json", "env.json", "history.jsonl", "history.jsonl.gz", "summary.json", "snapshot.safetensors")
+WATCHED = (
+    *("config.json", "env.json", "history.jsonl", "history.jsonl.gz", "summary.json"),
+    *("snapshot.safetensors", "epochs.safetensors"),
+)
 REMEMBERED = 32
 """So many earlier states are known; a page that is further behind is sent everything."""
 

@@ -19,7 +19,7 @@ MOST_ROWS = 100
 """Beyond so many variants a table shows the first; an export has them all."""
 FEW_LINKS = 24
 """Up to so many variants every number leads to its runs; beyond, only the name of the variant does."""
-ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
+ARROWS = {"higher": "\u00a0↑", "lower": "\u00a0↓", "": ""}
 """Which way is better."""
 
 

@@ -109,13 +109,14 @@ def shorten(measurement: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_split(
-    split: str, features: Tensor, labels: Tensor, head: Any, problem: Problem | None
+    split: str, features: Tensor, labels: Tensor, head: Any, problem: Problem | None, **options: Any
 ) -> tuple[Measurement, dict[str, Tensor]]:
     """The full measurement of a split, and what the figures need of it as named tensors.
 
-    The tensors are `weight` and `bias`, the rest as `split.name`.
+    The tensors are `weight` and `bias`, the rest as `split.name`. `options` go to `collect`: how many features and bins
+    to keep, and whether to measure the numerical rank.
     """
-    snapshot = collect(features, labels, head=Head.of(head), problem=problem, numerical_rank=True)
+    snapshot = collect(features, labels, head=Head.of(head), problem=problem, **options)
     tensors = snapshot.tensors()
     found = {name if name in ("weight", "bias") else f"{split}.{name}": tensor for name, tensor in tensors.items()}
     if Head.of(head).bias is None:

@@ -10,6 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,10 +20,11 @@ from torch import Tensor
 from ncollapse.output import make_folder
 from ncollapse.runs import checkpoint
 from ncollapse.runs.environment import describe_run
+from ncollapse.runs.epoch_snapshots import BINS, add_epoch, choose_epochs, cut_epochs, reduce_epochs, samples_per_class
 from ncollapse.runs.files import write_atomic
 from ncollapse.runs.folder import RunFolder
 from ncollapse.runs.lock import hold
-from ncollapse.theory import certify_if_known, predict_if_known
+from ncollapse.theory import Certificate, certify_if_known, predict_if_known
 from ncollapse.train import optimiser
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.build import require_data_files
@@ -37,9 +39,11 @@ from ncollapse.train.state import tensors_of, values_of
 Progress = Callable[[dict[str, Any]], None]
 CHECKPOINT_SECONDS = {"cuda": 20.0, "cpu": 1.0}
 WRITES_SHARE = 1 / 30
-"""Checkpoints are at least `CHECKPOINT_SECONDS` apart and take at most this share of the time. On a CPU every measured
-epoch is written."""
+"""Checkpoints are at least `CHECKPOINT_SECONDS` apart and take at most this share of the time. On a CPU the first epoch
+of a process is written in any case."""
 PROGRESS_SECONDS = 0.5
+BOUNDS = tuple(name for item in fields(Certificate) if (name := item.name).endswith("_bound") and name != "lower_bound")
+"""What the certified gap implies for the geometry; kept beside it."""
 REFUSALS = (ValueError, TypeError, ImportError, FileNotFoundError)
 """Errors that refuse a recipe while the run is prepared: such a run is not recorded as failed."""
 
@@ -110,6 +114,7 @@ def run(
                 if world.first and not recovered:
                     warn_of_restart(training)
                     folder.cut_history(training.epoch)
+                    cut_epochs(folder.path, training.epoch)
                 return _train(training, progress, tuple(trackers))
         except _Stop as stop:
             raise stop.cause from None
@@ -135,6 +140,7 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
     """The loop."""
     recipe, world, loaders, epochs = run.recipe, run.world, run.loaders, run.recipe.optim.epochs
     batch, samples = recipe.optim.batch_size, sum(loaders.counts)
+    kept_epochs = choose_epochs(epochs, recipe.measure_every)
     shown = time.perf_counter()
     while run.epoch < epochs:
         epoch, began = run.epoch + 1, time.perf_counter()
@@ -153,18 +159,21 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
         run.epoch, trained = epoch, time.perf_counter()
         measured = epoch % recipe.measure_every == 0 or epoch == epochs
         if measured:
+            arrays: dict[str, Tensor] | None = {} if epoch in kept_epochs else None
             record = {
                 "epoch": epoch,
                 "step": epoch * loaders.train.steps,
                 "lr": rate,
                 "loss": loss,
-                **measure_splits(run),
+                **measure_splits(run, arrays),
             }
             ended = time.perf_counter()
             record["time"] = {"epoch_s": trained - began, "measure_s": ended - trained, "elapsed_s": run.elapsed}
             _keep_best(run, record)
             if world.first:
                 run.folder.append(record)
+                if arrays:
+                    add_epoch(run.folder.path, epoch, {name: tensor.numpy() for name, tensor in arrays.items()})
                 for tracker in trackers:
                     tracker.log(record)
             if progress is not None:
@@ -174,7 +183,8 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
                 stop = _report(progress, run, event) or stop
         stop = world.share(lambda: stop)  # noqa: B023 - called at once
         patience = max(CHECKPOINT_SECONDS[world.device.type], run.write_cost / WRITES_SHARE)
-        due = trained - run.written > patience or (measured and world.device.type == "cpu")
+        first = world.device.type == "cpu" and run.write_cost == 0.0
+        due = first or trained - run.written > patience
         if world.first and (stop is not None or epoch == epochs or due):
             _write_checkpoint(run)
         if stop is not None:
@@ -212,8 +222,11 @@ def _describe_checkpoint(run: Training) -> str:
     return f"{last}: a smaller optim.lr or optim.clip_norm would help"
 
 
-def measure_splits(run: Training) -> dict[str, Any]:
-    """Measure every split, and certify the gap on the training set."""
+def measure_splits(run: Training, arrays: dict[str, Tensor] | None = None) -> dict[str, Any]:
+    """Measure every split, and certify the gap on the training set.
+
+    The arrays behind the figures of this epoch are added to `arrays`, if it is given.
+    """
     record: dict[str, Any] = {"certificate": None}
     run.world.broadcast(dict(run.model.named_buffers()))  # batch norm's, where each process has its own
     for name, batches in run.loaders.measured.items():
@@ -224,7 +237,14 @@ def measure_splits(run: Training) -> dict[str, Any]:
                 f"{run.epoch}, with learning rate {rate_at(run.recipe, run.epoch):g}; {_describe_checkpoint(run)}"
             )
         if run.world.first:
-            record[name] = shorten(measure_split(features, labels, run.model.head, run.problem).to_dict())
+            whole = features, labels, run.model.head, run.problem
+            if arrays is None or name == "validation":
+                found = measure_split(*whole)
+            else:
+                keep = samples_per_class(run.loaders.num_classes)
+                found, figures = describe_split(name, *whole, bins=BINS, keep=keep)
+                arrays |= figures
+            record[name] = shorten(found.to_dict())
             if name == "train":
                 record["certificate"] = _certificate(run, features, labels)
     return run.world.share(lambda: record)
@@ -232,8 +252,8 @@ def measure_splits(run: Training) -> dict[str, Any]:
 
 def _certificate(run: Training, features: Tensor, labels: Tensor) -> dict[str, float] | None:
     found = certify_if_known(features, labels, run.model.head, run.problem)
-    fields = ("gap", "relative_gap", "lower_bound", "objective")
-    return None if found is None else {name: getattr(found, name) for name in fields}
+    names = ("gap", "relative_gap", "lower_bound", "objective", *BOUNDS)
+    return None if found is None else {name: getattr(found, name) for name in names}
 
 
 def _keep_best(run: Training, record: dict[str, Any]) -> None:
@@ -247,6 +267,7 @@ def _keep_best(run: Training, record: dict[str, Any]) -> None:
 def _write_checkpoint(run: Training) -> None:
     """Write everything that resuming needs, including the weights of the best epoch, to one file."""
     began = time.perf_counter()
+    run.folder.sync_history()
     values = {
         "epoch": run.epoch,
         "best": run.best,
@@ -282,7 +303,7 @@ def _finish(run: Training) -> dict[str, Any]:
         features, labels = run.extract(batches)
         if not run.world.first:
             continue
-        full, figures = describe_split(name, features, labels, run.model.head, run.problem)
+        full, figures = describe_split(name, features, labels, run.model.head, run.problem, numerical_rank=True)
         summary[name] = full.to_dict()
         if name == "train":
             summary["certificate"] = _certificate(run, features, labels)
@@ -296,6 +317,7 @@ def _finish(run: Training) -> dict[str, Any]:
     summary["time"] = {"wall_s": run.elapsed, "steps_per_s": steps_per_s, "prepare_s": run.ready - run.started}
     if run.world.first:
         write_atomic(folder.path / "snapshot.safetensors", checkpoint.pack(arrays))
+        reduce_epochs(folder.path)
         folder.write_json("summary.json", summary)
         for path in checkpoint.find(folder.checkpoints):
             path.unlink(missing_ok=True)

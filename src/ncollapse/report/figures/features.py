@@ -12,16 +12,20 @@ import numpy as np
 
 from ncollapse.compare import Variant
 from ncollapse.report.encoding import compact
-from ncollapse.report.figures.distributions import Snapshots
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape
-from ncollapse.report.style import INK, VEIL, class_colour
+from ncollapse.report.snapshots import Snapshots
+from ncollapse.report.style import FAINT, GRID, INK, VEIL, class_colour
 from ncollapse.runs.record import RunRecord
 
 SAMPLES = 600
+BARE = {"showticklabels": False, "ticks": "", "showgrid": False, "zeroline": False, "showline": True, "mirror": True}
+"""Axes whose numbers mean nothing."""
 
 
-def draw_embedding(variants: Sequence[Variant], snapshots: Snapshots, split: str = "test") -> Figure | None:
-    """t-SNE above principal components of each variant's first run."""
+def draw_embedding(
+    variants: Sequence[Variant], snapshots: Snapshots, split: str = "test", components: bool = True
+) -> Figure | None:
+    """t-SNE of each variant's first run, above principal components unless another figure shows those."""
     runs = [(v, r) for v in variants if (r := first_run(v, snapshots, split)) is not None]
     runs = [(v, r) for v, r in runs if snapshots[r.path][f"{split}.features"].shape[1] > 2]
     if not runs:
@@ -38,17 +42,26 @@ def draw_embedding(variants: Sequence[Variant], snapshots: Snapshots, split: str
         return None
     # up to three side by side, t-SNE above components; more of them in rows of two pairs
     few = len(upper) <= 3
-    panels = [*upper, *lower] if few else [panel for pair in zip(upper, lower) for panel in pair]
+    lower = lower if components else []
+    panels = [*upper, *lower] if few or not lower else [panel for pair in zip(upper, lower) for panel in pair]
     for place, panel in enumerate(panels, 1):
         if any(panel is other for other in lower):
             equal_axes([panel], place)
     return Figure(
         "embedding",
         f"Features of the {split} set",
-        "Tight clusters far from each other are compact and distinct features. Distances between clusters have a "
-        "meaning in the principal components, whose axes share one scale, and none in t-SNE. Numbers mark the "
-        "classes; one seed per loss.",
-        build(panels, columns=len(upper) if few else 4, row_height=300, min_width=240, bottom=12, showlegend=False),
+        "Tight clusters far from each other are compact and distinct features. Distances between clusters have no "
+        "meaning in t\u2011SNE"
+        + (", but do in the principal components, whose axes share one scale" if lower else "")
+        + ". Numbers mark the classes. First seed of each loss.",
+        build(
+            panels,
+            columns=len(upper) if few else 4 if lower else 3,
+            row_height=300,
+            min_width=240,
+            bottom=12,
+            showlegend=False,
+        ),
         "bce-vs-ce, early version, Fig. 4",
     )
 
@@ -62,54 +75,50 @@ def draw_space(variants: Sequence[Variant], snapshots: Snapshots) -> list[Figure
             continue
         snapshot = snapshots[record.path]
         features, labels = subsample(snapshot["train.features"], snapshot["train.labels"])
-        classes = int(labels.max()) + 1
-        data: list[Spec] = []
-        for k in range(classes):
-            cloud = features[labels == k]
-            marker = {"size": 2.5, "color": class_colour(k, classes), "opacity": 0.8}
-            base = {
-                "type": "scatter3d",
-                "name": f"class {k}",
-                "legendgroup": str(k),
-                "hovertemplate": f"class {k}<extra></extra>",
-            }
-            points = {axis: compact(cloud[:, i], 4) for i, axis in enumerate("xyz")}
-            data.append({**base, "mode": "markers", **points, "marker": marker, "showlegend": classes <= 20})
-        weight = snapshot.get("weight")
-        if weight is not None and weight.shape[1] == 3:
-            reach = np.linalg.norm(features, axis=1).max() / max(float(np.linalg.norm(weight, axis=1).max()), 1e-12)
-            rays = [[v for row in weight for v in (0.0, float(row[i] * reach), np.nan)] for i in range(3)]
-            lines = {axis: compact(ray, 4) for axis, ray in zip("xyz", rays)}
-            data.append(
-                {
-                    "type": "scatter3d",
-                    "mode": "lines",
-                    "name": "classifier",
-                    **lines,
-                    "line": {"color": INK, "width": 2},
-                }
-            )
-        scene = {
-            axis: {"title": {"text": name}, "backgroundcolor": "rgba(0,0,0,0)"}
-            for axis, name in zip(("xaxis", "yaxis", "zaxis"), ("h₁", "h₂", "h₃"))
-        }
+        if np.ptp(features, axis=0).max() == 0:  # training has failed: every feature is the same
+            continue
+        axis = {"backgroundcolor": "rgba(0,0,0,0)", "gridcolor": GRID, "zerolinecolor": FAINT, "nticks": 5}
+        names = zip(("xaxis", "yaxis", "zaxis"), ("h₁", "h₂", "h₃"))
+        scene: Spec = {place: {"title": {"text": name}, **axis} for place, name in names}
+        scene |= {"aspectmode": "data", "camera": {"eye": {"x": 1.5, "y": 1.5, "z": 0.9}, "center": {"z": -0.12}}}
         layout = {
             "scene": scene,
-            "height": 480,
-            "margin": {"l": 0, "r": 0, "t": 40, "b": 0},
-            "legend": {"orientation": "h", "y": 1.02, "itemsizing": "constant"},
+            "height": 520,
+            "margin": {"l": 0, "r": 0, "t": 36, "b": 0},
+            "legend": {"orientation": "h", "y": 1.06, "itemsizing": "constant"},
         }
+        data = place_clouds(features, labels, snapshot.get("weight"))
         figures.append(
             Figure(
                 f"space-{number}",
                 f"Features of {variant.label} in three dimensions",
-                "Drag to turn. Rays are the classifier's vectors; three dimensions hold no simplex of five or more, "
-                "so some stay close.",
+                "Drag to turn. Dots are training samples; the line of a colour is the classifier's vector of that "
+                "class, drawn as long as the longest feature. Three dimensions hold no simplex of five or more "
+                "classes, so some stay close.",
                 {"data": data, "layout": {**layout, "font": {"color": INK}, "paper_bgcolor": "rgba(0,0,0,0)"}},
                 "mse-landscape Fig. 7",
             )
         )
     return figures
+
+
+def place_clouds(features: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> list[Spec]:
+    """The samples of each class as dots in space, and the classifier's vector of the class as a line."""
+    classes = int(labels.max()) + 1
+    data: list[Spec] = []
+    reach = float(np.linalg.norm(features, axis=1).max())
+    for k in range(classes):
+        cloud, colour = features[labels == k], class_colour(k, classes)
+        base: Spec = {"type": "scatter3d", "name": f"class {k}", "legendgroup": str(k)}
+        base["hovertemplate"] = f"class {k}<extra></extra>"
+        points = {axis: compact(cloud[:, i], 4) for i, axis in enumerate("xyz")}
+        marker = {"size": 3, "color": colour, "opacity": 0.8}
+        data.append({**base, "mode": "markers", **points, "marker": marker, "showlegend": classes <= 20})
+        if weight is not None and weight.shape[1] == 3 and k < len(weight) and np.linalg.norm(weight[k]) > 0:
+            end = weight[k] / np.linalg.norm(weight[k]) * reach
+            ray = {axis: compact([0.0, float(end[i])], 4) for i, axis in enumerate("xyz")}
+            data.append({**base, "mode": "lines", **ray, "line": {"color": colour, "width": 5}, "showlegend": False})
+    return data
 
 
 def first_run(variant: Variant, snapshots: Snapshots, split: str) -> RunRecord | None:
@@ -176,16 +185,18 @@ def scatter_panel(title: str, points: np.ndarray, labels: np.ndarray) -> Panel:
             x, y = np.median(points[labels == k], axis=0)
             mark: dict[str, Any] = {"x": float(f"{x:.4g}"), "y": float(f"{y:.4g}"), "text": f"<b>{int(k)}</b>"}
             notes.append({**mark, "yshift": 12, "bgcolor": VEIL, "borderpad": 0, "font": {"size": 12}})
-    bare = {"showticklabels": False, "ticks": "", "showgrid": False, "zeroline": False}
-    frame = {**bare, "showline": True, "mirror": True}
-    return Panel(title, [trace], frame, frame, notes)
+    return Panel(title, [trace], dict(BARE), dict(BARE), notes)
 
 
-def equal_axes(panels: Sequence[Panel], first: int) -> None:
-    """Give panels one scale for both axes, because distances count in them; `first` is the number of the first."""
+def equal_axes(panels: Sequence[Panel], first: int, square: bool = False) -> None:
+    """Give panels one scale for both axes, because distances count in them; `first` is the number of the first.
+
+    The axes are extended to fill the panel, or the panel shrinks to a `square`.
+    """
+    constrain = {"constrain": "domain" if square else "range"}
     for place, panel in enumerate(panels, first):
         panel.y = {**panel.y, "scaleanchor": "x" if place == 1 else f"x{place}", "scaleratio": 1}
-        panel.x, panel.y = {**panel.x, "constrain": "domain"}, {**panel.y, "constrain": "domain"}
+        panel.x, panel.y = {**panel.x, **constrain}, {**panel.y, **constrain}
 
 
 def _stamp(record: RunRecord) -> float:

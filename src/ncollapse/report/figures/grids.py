@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from ncollapse.compare import CASES, Variant, estimate, measured, name_loss
+from ncollapse.compare import Variant, estimate, measured, name_loss, name_optimiser
+from ncollapse.compare.numbers import show
 from ncollapse.report.encoding import compact_matrix
-from ncollapse.report.panels import Figure, Panel, build, escape
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape
 from ncollapse.report.style import SEQUENTIAL
 
 MEASURES = {
     "accuracy": ("test.accuracy", "test accuracy", "all-losses Figs. 3, 4, 7"),
-    "nc1": ("train.nc1", "train NC1 (log10)", "all-losses Figs. 4, 7"),
+    "nc1": ("train.nc1", "train NC1", "all-losses Figs. 4, 7"),
 }
 MOST_PANELS = 16
 
@@ -50,10 +52,11 @@ def draw_grids(variants: Sequence[Variant]) -> list[Figure]:
         if len(groups) > MOST_PANELS:
             notes.append(f"The first {MOST_PANELS} of {len(groups)} grids are shown.")
         tall = max(len({cell.epochs for cell in cells}) for cells in groups.values())
-        bar = {"thickness": 10, "outlinewidth": 0, "x": 1.01, **({"tickformat": ".1%"} if name == "accuracy" else {})}
+        bar: Spec = {"thickness": 10, "outlinewidth": 0, "x": 1.01}
+        bar |= {"tickformat": ".1%", "nticks": 6} if name == "accuracy" else mark_powers(panels)
         spec = build(
             panels,
-            columns=min(3, len(panels)),
+            columns=min(3, len(panels)) if len(panels) != 4 else 2,
             row_height=60 + 46 * tall,
             coloraxis={"colorscale": SEQUENTIAL, "reversescale": name == "nc1", "colorbar": bar},
             showlegend=False,
@@ -63,7 +66,8 @@ def draw_grids(variants: Sequence[Variant]) -> list[Figure]:
                 f"grid-{name}",
                 f"Width and training length: {title}",
                 "Wider networks to the right, longer training upwards, a panel for each loss, data set and optimiser. "
-                "Where every loss reaches the same value in the upper right corner, the choice of loss matters little.",
+                "Where every loss reaches the same value in the upper right corner, the choice of loss matters little. "
+                "Empty cells have no finished run." + (" Colours follow the logarithm." if name == "nc1" else ""),
                 spec,
                 source,
                 tuple(notes),
@@ -111,7 +115,11 @@ def _panel(
         at = lengths.index(cell.epochs), models.index(cell.model)
         table[at] = np.log10(value) if name == "nc1" and value > 0 else value
         about[at] = f", {len(members)} variants" if len(members) > 1 else ""
-    shown = np.char.mod("%.1f %%", 100 * table) if name == "accuracy" else np.char.mod("%.2f", table)
+    written = [
+        [f"{100 * v:.1f} %" if name == "accuracy" else show(10**v, 3) if math.isfinite(v) else "" for v in row]
+        for row in table.tolist()
+    ]
+    shown = np.array(written)
     trace = {
         "type": "heatmap",
         "z": compact_matrix(table, 4),
@@ -129,11 +137,21 @@ def _panel(
     )
 
 
+def mark_powers(panels: Sequence[Panel]) -> Spec:
+    """Ticks of a colour bar over logarithms, written as the numbers themselves."""
+    values = [v for panel in panels for trace in panel.traces for row in trace["z"] for v in row if v is not None]
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    marks = [m * 10.0**power for power in powers for m in ((1, 2, 5) if high - low < 2.5 else (1,))]
+    inside = [m for m in marks if low <= math.log10(m) <= high] or [10**low, 10**high]
+    return {"tickvals": [math.log10(m) for m in inside], "ticktext": [show(m, 2) for m in inside]}
+
+
 def name_panel(group: tuple[str, ...], groups: Sequence[tuple[str, ...]]) -> str:
     """The loss, and the data set, family and optimiser where panels differ in them."""
     words = [name_loss(group[0])]
     varying = [place for place in range(1, 4) if len({g[place] for g in groups}) > 1]
-    words += [CASES.get(group[place], group[place]) for place in varying]
+    words += [name_optimiser(group[place]) for place in varying]
     return escape(", ".join(words))
 
 

@@ -15,6 +15,7 @@
       id: div.dataset.plot,
       text: div.parentElement.querySelector('script[type="application/json"]').textContent,
       spec: null,
+      slider: null,
     }));
   }
 
@@ -84,13 +85,65 @@
     const first = figure.spec === null;
     const spec = paint(JSON.parse(figure.text), palette());
     arrange(spec, width || figure.div.clientWidth);
+    if (spec.slider) openSlider(figure, spec.slider.labels);
     // With a constant revision plotly keeps the reader's zoom and what is switched off in the legend.
     spec.layout.uirevision = "keep";
-    if (!first) keepHidden(figure.div.data, spec.data);
+    const data = pickFrame(figure, spec);
+    if (!first) keepHidden(figure.div.data, data);
     figure.spec = spec;
-    await (first ? Plotly.newPlot : Plotly.react)(figure.div, spec.data, spec.layout, config);
+    await (first ? Plotly.newPlot : Plotly.react)(figure.div, data, spec.layout, config);
     figure.div.style.minHeight = "";
     openLegend(figure.div);
+  }
+
+  // A figure with a slider holds the traces of its last epoch, and of each other epoch what differs from them.
+  function pickFrame(figure, spec) {
+    const changes = spec.slider && spec.slider.frames[figure.slider.input.valueAsNumber];
+    return changes ? spec.data.map((trace, i) => ({ ...trace, ...changes[i] })) : spec.data;
+  }
+
+  // The slider stays at the epoch the reader chose; at the last one it follows a live run.
+  function openSlider(figure, labels) {
+    figure.slider ??= makeSlider(figure);
+    const slider = figure.slider, last = labels.length - 1;
+    const at = slider.chosen === null ? last : labels.indexOf(slider.chosen);
+    slider.labels = labels;
+    slider.input.max = last;
+    slider.input.value = at < 0 ? last : at;
+    showEpoch(slider);
+  }
+
+  function makeSlider(figure) {
+    const label = document.createElement("label"), name = document.createElement("span");
+    const input = document.createElement("input"), output = document.createElement("output");
+    name.textContent = "Epoch";
+    input.type = "range";
+    input.min = 0;
+    label.className = "slider";
+    label.append(name, input, output);
+    figure.div.before(label);
+    const slider = { element: label, input: input, output: output, labels: [], chosen: null };
+    let waiting = false;
+    input.addEventListener("input", () => {
+      const at = input.valueAsNumber;
+      slider.chosen = at === slider.labels.length - 1 ? null : slider.labels[at];
+      showEpoch(slider);
+      if (waiting) return;
+      waiting = true;
+      chain = chain.then(async () => {
+        waiting = false;
+        const data = pickFrame(figure, figure.spec);
+        keepHidden(figure.div.data, data);
+        await Plotly.react(figure.div, data, figure.spec.layout, config);
+        openLegend(figure.div);
+      });
+    });
+    return slider;
+  }
+
+  function showEpoch(slider) {
+    slider.output.textContent = slider.labels[slider.input.valueAsNumber];
+    slider.input.setAttribute("aria-valuetext", "epoch " + slider.output.textContent);
   }
 
   // What was switched off from the keyboard stays off; plotly itself remembers clicks alone.
@@ -277,7 +330,7 @@
     const collected = collectFigures(fresh.content).map((figure) => {
       const old = before.get(figure.id);
       if (!old) return figure;
-      figure.div.replaceWith(old.div);
+      figure.div.replaceWith(...(old.slider ? [old.slider.element, old.div] : [old.div]));
       return old;
     });
     main.replaceChildren(fresh.content);

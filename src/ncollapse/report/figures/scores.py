@@ -1,4 +1,4 @@
-"""Distributions over samples: violins of scores and biases with the predicted values, and cosine margins."""
+"""Violins of scores and biases on one axis, with the predicted values and an epoch slider."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.compare import Variant, is_number, name_loss
-from ncollapse.grammar import join
+from ncollapse.compare import Variant, is_number
 from ncollapse.report.encoding import compact
-from ncollapse.report.figures.curves import MANY
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike, name_once
-from ncollapse.report.style import DASHES, INK, PAPER, fade, loss_style
+from ncollapse.report.slider import attach_slider, latest, list_epochs
+from ncollapse.report.snapshots import Epochs, Snapshots, histogram
+from ncollapse.report.style import INK, PAPER, fade, loss_style
 from ncollapse.runs.record import RunRecord, get_nested
 
-Snapshots = dict[Path, dict[str, np.ndarray]]
+MOST_SLIDING = 16
+"""Up to so many runs the figure has an epoch slider."""
+ONE_ABOVE_ANOTHER = 48
+"""So many letters fit side by side on a phone: words of labels then stand one above another."""
 SLANTED = 18
 """Up to so many letters labels below the violins are slanted; longer ones would leave the page on the left."""
 SCORES = {
@@ -28,39 +31,91 @@ SCORES = {
 """Scores by their sign have colours of their own; the colours of losses mean losses."""
 
 
-def draw_scores(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | None:
-    """Violins of positive scores, biases and negative scores on one axis, one run beside the other."""
+def draw_scores(variants: Sequence[Variant], snapshots: Snapshots, epochs: Epochs | None = None) -> Figure | None:
+    """Violins of positive scores, biases and negative scores on one axis, one run beside the other.
+
+    With snapshots of single `epochs` of every run the figure has a slider.
+    """
     places, ticks = place_runs(variants, snapshots)
-    traces: list[Spec] = []
-    for field in SCORES:
-        traces += _score_traces(field, variants, snapshots, places)
-    if not traces:
+    panel = lay_scores(variants, snapshots, places)
+    if not panel.traces:
         return None
-    axis: Spec = {
+    panel.x |= {
         "tickvals": [p for p, _ in ticks],
         "ticktext": [escape(t) for _, t in ticks],
         "ticks": "",
         "zeroline": False,
         "range": [-0.9, max(places.values()) + 0.9],
     }
-    longest = max(len(text) for _, text in ticks)
-    panel = Panel("scores and biases", merge_alike(traces), axis, {"zeroline": True})
-    room = 46
-    if sum(len(text) for _, text in ticks) > 40:
-        axis["tickangle"] = -60 if longest <= SLANTED else -90
-        room = min(700, 30 + round(longest * (5.8 if longest <= SLANTED else 6.8)))
-    name_once([panel])
+    room = place_labels(panel, [text for _, text in ticks])
+    positions, last = slide_scores(variants, places, epochs or {})
+    if positions:
+        panel.y["range"] = span_values([panel, *(p for _, (p,) in positions)])
     spec = build([panel], columns=1, row_height=360, min_width=205, bottom=room, showlegend=True)
     return Figure(
         "scores",
-        "Scores and biases at the end of training",
+        "Scores and biases" if positions else "Scores and biases at the end of training",
         "One column per run: left half train, right half test, the mark its mean; the dash is the predicted value. "
         "All three share one axis: a classifier separates well when the biases lie between negative and positive "
         "scores.",
-        spec,
+        attach_slider(spec, positions, last),
         "bce-vs-ce Figs. 3, 7",
         result=describe_separation([r for v in variants for r in v.counted]),
     )
+
+
+def place_labels(panel: Panel, labels: Sequence[str]) -> int:
+    """Turn or break the labels below the violins where they are long; return the room they need, in pixels."""
+    longest = max(map(len, labels))
+    if sum(map(len, labels)) <= 40:
+        return 46
+    parts = [label.split(" · ") for label in labels]
+    if len(labels) * max(len(part) for words in parts for part in words) <= ONE_ABOVE_ANOTHER:
+        panel.x["ticktext"] = ["<br>".join(map(escape, words)) for words in parts]
+        return 30 + 16 * max(map(len, parts))
+    panel.x["tickangle"] = -60 if longest <= SLANTED else -90
+    return min(700, 30 + round(longest * (5.8 if longest <= SLANTED else 6.8)))
+
+
+def slide_scores(
+    variants: Sequence[Variant], places: dict[Path, float], epochs: Epochs
+) -> tuple[list[tuple[str, list[Panel]]], str]:
+    """The violins at each epoch before the end, and the label of the end; nothing unless all runs have snapshots."""
+    known = {path: epochs[path] for path in places if path in epochs}
+    if len(known) < len(places) or len(known) > MOST_SLIDING:
+        return [], ""
+    drawn = [r for v in variants for r in v.counted if r.path in places]
+    ends = {r.path: get_nested(r.summary or {}, "selected_epoch") or max(known[r.path]) for r in drawn}
+    positions = []
+    for epoch in list_epochs(known.values()):
+        now = {path: latest(found, epoch) for path, found in known.items()}
+        if any(now[path][0] != ends[path] for path in now):
+            arrays = {path: found for path, (_, found) in now.items()}
+            panel = lay_scores(variants, arrays, places, {path: at for path, (at, _) in now.items()})
+            positions.append((str(epoch), [panel]))
+    trained = [max(found) for found in known.values()]
+    return positions, str(max(trained)) if sorted(trained) == sorted(ends.values()) else "the reported epochs"
+
+
+def lay_scores(
+    variants: Sequence[Variant], snapshots: Snapshots, places: dict[Path, float], at: dict[Path, int] | None = None
+) -> Panel:
+    """The violins of runs at their places; means are those of the end of training, or of the epochs `at`."""
+    traces: list[Spec] = []
+    for field in SCORES:
+        traces += _score_traces(field, variants, snapshots, places, at)
+    for field in SCORES:
+        traces += mark_predictions(field, variants, places)
+    panel = Panel("scores and biases", merge_alike(traces), {}, {"zeroline": True})
+    name_once([panel])
+    return panel
+
+
+def span_values(panels: Sequence[Panel]) -> list[float]:
+    """The range of all values along the y axis of panels, with a little room."""
+    values = [v for panel in panels for trace in panel.traces for v in trace["y"] if v is not None]
+    room = 0.04 * (max(values) - min(values)) or 0.5
+    return compact([min(values) - room, max(values) + room], 4)  # type: ignore[return-value]
 
 
 def describe_separation(records: Sequence[RunRecord]) -> str:
@@ -76,96 +131,14 @@ def describe_separation(records: Sequence[RunRecord]) -> str:
     full = sum(all(is_number(v) for v in end) and end[2] < end[1] < end[0] for end in ends)
     means = [(p.get("mean"), b.get("mean"), n.get("mean")) for p, b, n in known]
     between = sum(all(is_number(v) for v in mean) and mean[2] < mean[1] < mean[0] for mean in means)
-    runs = f"{len(known)} runs" if len(known) > 1 else "1 run"
+    if len(known) == 1:
+        place = "separates every training score" if full else "lies" if between else "does not lie"
+        return f"The mean bias {place}{'' if full else ' between the mean negative and the mean positive score'}."
+    runs = f"{len(known)} runs"
     return (
         f"In {between} of {runs} the mean bias lies between the mean negative and the mean positive score; in {full} "
         "it separates every training score."
     )
-
-
-def draw_margins(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | None:
-    """Sorted cosine margins: the share of samples whose margin is at most the height of the curve."""
-    many = len(variants) > MANY
-    contexts = list(dict.fromkeys(v.context for v in variants))
-    panels = []
-    for split in ("train", "test"):
-        traces: list[Spec] = []
-        for variant in variants:
-            for record in variant.counted:
-                found = histogram(snapshots.get(record.path), f"{split}.margin")
-                if found is None:
-                    continue
-                share, heights = sorted_values(*found)
-                style = loss_style(variant.loss)
-                dash = "solid" if many else DASHES[contexts.index(variant.context) % len(DASHES)]
-                traces.append(
-                    {
-                        "type": "scatter",
-                        "mode": "lines",
-                        "name": escape(name_loss(variant.loss) if many else variant.label),
-                        "legendgroup": escape(variant.loss if many else variant.label),
-                        "showlegend": False,
-                        "x": compact(share, 4),
-                        "y": compact(heights, 4),
-                        "line": {"color": style.colour, "width": 1 if many else 1.6, "dash": dash},
-                        "opacity": 0.5 if many else 0.85,
-                        "hovertemplate": "%{x:.1%} of samples at most %{y:.3f}<extra>%{fullData.name}</extra>",
-                    }
-                )
-        if traces:
-            x = {
-                "tickformat": ".2~%",
-                "tickvals": [0, 0.25, 0.5, 0.75, 1],
-                "title": {"text": "share of samples, ascending", "standoff": 4},
-            }
-            panels.append(
-                Panel(f"{split} cosine margin", merge_alike(traces), x, {"zeroline": True, "zerolinecolor": INK})
-            )
-    if not panels:
-        return None
-    name_once(panels)
-    return Figure(
-        "margins",
-        "Cosine margins",
-        "Each sample's cosine to its own class vector less the largest to another, sorted. Below zero it is nearer to "
-        "another class; a flat curve means every sample is as safe as the next. One line per run.",
-        build(panels, columns=2, row_height=250, showlegend=True),
-        "mse-landscape Figs. 3–6",
-        result=describe_margins(variants, snapshots),
-    )
-
-
-def sorted_values(edges: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Shares and values of a histogram's samples in ascending order, one point a filled bin: no stairs, no jumps.
-
-    Each filled bin stands at its middle, by the middle of the samples in it; the ends are the outer edges.
-    """
-    filled = np.flatnonzero(counts)
-    total = counts.sum()
-    upper = np.cumsum(counts)[filled] / total
-    share = upper - counts[filled] / total / 2
-    values = (edges[filled] + edges[filled + 1]) / 2
-    return np.concatenate([[0], share, [1]]), np.concatenate([[edges[filled[0]]], values, [edges[filled[-1] + 1]]])
-
-
-def share_below_zero(edges: np.ndarray, counts: np.ndarray) -> float:
-    """The share of a histogram's samples below zero, a bin across zero counted in proportion."""
-    widths = np.diff(edges)
-    part = np.clip((0 - edges[:-1]) / np.where(widths > 0, widths, 1), 0, 1)
-    return float((part * counts).sum() / counts.sum())
-
-
-def describe_margins(variants: Sequence[Variant], snapshots: Snapshots) -> str:
-    """The share of test samples that are nearer to another class, variant by variant."""
-    said = []
-    for variant in variants:
-        found = [histogram(snapshots.get(r.path), "test.margin") for r in variant.counted]
-        shares = [share_below_zero(*h) for h in found if h is not None]
-        if shares:
-            said.append(f"{100 * sum(shares) / len(shares):.1f} % ({variant.label})")
-    if not said or len(said) > MANY:
-        return ""
-    return f"Test samples with a negative margin, that is nearer to another class: {join(said)}."
 
 
 def place_runs(variants: Sequence[Variant], snapshots: Snapshots) -> tuple[dict[Path, float], list[tuple[float, str]]]:
@@ -187,25 +160,14 @@ def place_runs(variants: Sequence[Variant], snapshots: Snapshots) -> tuple[dict[
     for context in contexts:
         inside = [(v, runs) for v, runs in kept if v.context == context]
         count = sum(len(runs) for _, runs in inside)
-        first = inside[0][0]
-        ticks.append((cursor + (count - 1) / 2, first.label.split(" · ", 1)[-1]))
+        label = inside[0][0].label  # several losses side by side are told apart by their marks
+        ticks.append((cursor + (count - 1) / 2, label.split(" · ", 1)[-1] if len(inside) > 1 else label))
         for _, runs in inside:
             for run in runs:
                 places[run.path] = cursor
                 cursor += 1
         cursor += 0.8
     return places, ticks
-
-
-def histogram(snapshot: dict[str, np.ndarray] | None, name: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Edges and counts of a stored histogram, None where it is missing, empty or does not fit."""
-    if snapshot is None or f"{name}.edges" not in snapshot or f"{name}.counts" not in snapshot:
-        return None
-    edges = np.asarray(snapshot[f"{name}.edges"], dtype=np.float64)
-    counts = np.asarray(snapshot[f"{name}.counts"], dtype=np.float64)
-    if edges.ndim != 1 or counts.shape != (edges.size - 1,) or counts.sum() <= 0 or not np.isfinite(edges).all():
-        return None
-    return edges, counts
 
 
 def half_violin(
@@ -229,11 +191,14 @@ def half_violin(
 
 
 def _score_traces(
-    field: str, variants: Sequence[Variant], snapshots: Snapshots, places: dict[Path, float]
+    field: str,
+    variants: Sequence[Variant],
+    snapshots: Snapshots,
+    places: dict[Path, float],
+    at: dict[Path, int] | None,
 ) -> list[Spec]:
     title, colour = SCORES[field]
     traces: list[Spec] = []
-    predicted: list[tuple[float, float]] = []
     for variant in variants:
         for record in variant.counted:
             if record.path not in places:
@@ -247,10 +212,19 @@ def _score_traces(
                 line = {"color": colour, "width": 1}
                 traces.append({**common, **shape, "line": line, "x": x, "y": y, "hoverinfo": "skip"})
             if outlines:
-                traces.append({**common, **_mean_dot(variant, record, field, place, colour)})
-            value = get_nested(record.summary or {}, f"prediction.{field}")
-            if is_number(value):
-                predicted.append((place, float(value)))
+                traces.append({**common, **_mean_dot(variant, record, field, place, colour, at)})
+    return traces
+
+
+def mark_predictions(field: str, variants: Sequence[Variant], places: dict[Path, float]) -> list[Spec]:
+    """A dash at the predicted value of every run that has one."""
+    predicted = [
+        (places[record.path], float(value))
+        for variant in variants
+        for record in variant.counted
+        if record.path in places and is_number(value := get_nested(record.summary or {}, f"prediction.{field}"))
+    ]
+    traces: list[Spec] = []
     if predicted:
         mark = {"symbol": "line-ew-open", "size": 17 if len(places) < 25 else 9, "line": {"width": 2.5, "color": INK}}
         traces.append(
@@ -263,10 +237,18 @@ def _score_traces(
                 "x": compact(p for p, _ in predicted),
                 "y": compact(v for _, v in predicted),
                 "marker": {**mark, "color": INK},
-                "hovertemplate": f"{title}: predicted %{{y:.4g}}<extra></extra>",
+                "hovertemplate": f"{SCORES[field][0]}: predicted %{{y:.4g}}<extra></extra>",
             }
         )
     return traces
+
+
+def find_spread(record: RunRecord, field: str, epoch: int | None) -> Any:
+    """The spread of a field over the training set at an epoch, or at the end of training."""
+    if epoch is None and record.summary and "train" in record.summary:
+        return get_nested(record.summary, f"train.{field}")
+    rows = [row for row in record.history if epoch is None or row.get("epoch") == epoch]
+    return get_nested(rows[-1] if rows else {}, f"train.{field}")
 
 
 def _outlines(
@@ -282,8 +264,10 @@ def _outlines(
     return [(side, half_violin(*h, place, side)) for side, h in found if h is not None]
 
 
-def _mean_dot(variant: Variant, record: RunRecord, field: str, place: float, colour: str) -> Spec:
-    spread = get_nested(record.summary or {}, f"train.{field}")
+def _mean_dot(
+    variant: Variant, record: RunRecord, field: str, place: float, colour: str, at: dict[Path, int] | None
+) -> Spec:
+    spread = find_spread(record, field, None if at is None else at[record.path])
     mean, std = (spread.get("mean"), spread.get("std")) if isinstance(spread, dict) else (None, None)
     about = f"{variant.label}, seed {record.seed}" + (f", std {std:.3g}" if isinstance(std, float) else "")
     marker = loss_style(variant.loss).marker

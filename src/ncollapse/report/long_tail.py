@@ -1,0 +1,158 @@
+"""Results of single classes on the page, for data whose classes differ in size: groups of classes, and every class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ncollapse.compare.classes import ClassRow, ClassTable
+from ncollapse.compare.numbers import MISSING, show_difference, show_estimate
+from ncollapse.compare.seeds import Estimate
+from ncollapse.grammar import join
+from ncollapse.report.class_table import NOTE, TITLES
+from ncollapse.report.encoding import compact
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once
+from ncollapse.report.style import DASHES, loss_style
+from ncollapse.report.tables import Cell, Table
+
+SHOWN_CLASSES = 300
+"""So many classes the table of classes shows at most: the rarest ones."""
+
+
+def tabulate_groups(tables: Sequence[ClassTable]) -> list[Table]:
+    """For each set of training counts, a table of means over classes and over groups of classes."""
+    return [
+        Table(
+            name("class-groups", number),
+            f"Head, middle and tail classes{where(table, tables)}",
+            NOTE[0].upper() + NOTE[1:],
+            tuple(map(Cell, ("", *TITLES.values()))),
+            tuple(_group_row(row) for row in table.rows),
+        )
+        for number, table in enumerate(tables)
+    ]
+
+
+def _group_row(row: ClassRow) -> tuple[Cell, ...]:
+    cells = [Cell(row.label, (f"against {row.reference}",) if row.reference else (), loss=row.loss)]
+    for key in TITLES:
+        found = row.values[key]
+        lines: tuple[str, ...] = ()
+        if key in row.differences:
+            shown, interval = show_difference(row.differences[key], percent=True)
+            lines = (f"{shown} {interval}" if interval.startswith("[") else f"{shown}, {interval}",)
+        numbers = {"mean": found.mean, "std": found.std, "n": found.n}
+        cells.append(Cell(show_estimate(found, percent=True), lines, numbers=numbers))
+    return tuple(cells)
+
+
+def tabulate_rare(tables: Sequence[ClassTable]) -> list[Table]:
+    """For each set of training counts, the test accuracy of every class, the rarest class first."""
+    made = []
+    for number, table in enumerate(tables):
+        order = sort_classes(table)
+        notes: tuple[str, ...] = ()
+        if len(order) > SHOWN_CLASSES:
+            notes = (f"The {SHOWN_CLASSES} rarest of {len(order)} classes.",)
+        columns = ("class", "training samples", "group", *(f"{row.label}: test accuracy" for row in table.rows))
+        rows = []
+        for k in order[:SHOWN_CLASSES]:
+            first = (Cell(table.names[k]), Cell(f"{table.train_counts[k]}", numbers={"samples": table.train_counts[k]}))
+            rows.append((*first, Cell(table.groups[k]), *(_class_cell(row.class_accuracy[k]) for row in table.rows)))
+        made.append(
+            Table(
+                name("rare-classes", number),
+                f"Class by class, the rarest first{where(table, tables)}",
+                "Test accuracy over all seeds.",
+                tuple(map(Cell, columns)),
+                tuple(rows),
+                notes=notes,
+            )
+        )
+    return made
+
+
+def _class_cell(found: Estimate) -> Cell:
+    text = show_estimate(found, percent=True) if found.n else MISSING
+    return Cell(text, numbers={"mean": found.mean, "std": found.std, "n": found.n})
+
+
+def draw_rare(tables: Sequence[ClassTable]) -> Figure | None:
+    """Test accuracy of every class over its number of training samples, one line a variant."""
+    panels = []
+    for table in tables:
+        order = [k for k in sort_classes(table) if table.train_counts[k]]
+        traces: list[Spec] = []
+        for place, row in enumerate(table.rows):
+            style = loss_style(row.loss)
+            same = [other.label for other in table.rows if other.loss == row.loss]
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "name": escape(row.label),
+                    "legendgroup": str(place),
+                    "showlegend": False,
+                    "x": [table.train_counts[k] for k in order],
+                    "y": compact(row.class_accuracy[k].mean for k in order),
+                    "text": [escape(table.names[k]) for k in order],
+                    "line": {"color": style.colour, "width": 1.6, "dash": DASHES[same.index(row.label) % len(DASHES)]},
+                    "marker": {"symbol": style.marker, "size": 7, "maxdisplayed": 40},
+                    "hovertemplate": "%{text}, %{x} samples: %{y:.1%}<extra>%{fullData.name}</extra>",
+                }
+            )
+        x: Spec = {"type": "log", "title": {"text": "training samples of the class", "standoff": 4}}
+        counts = sorted({table.train_counts[k] for k in order})
+        x |= {"tickvals": thin(counts), "ticktext": [f"{c:,}" for c in thin(counts)]}
+        title = f"test accuracy{where(table, tables)}"
+        panels.append(Panel(escape(title), traces, x, {"tickformat": ".0%", "rangemode": "tozero"}))
+    if not panels:
+        return None
+    name_once(panels)
+    return Figure(
+        "rare-classes",
+        "Accuracy by size of class",
+        "One mark per class, mean over seeds. Classes with few training samples are on the left.",
+        build(panels, columns=min(2, len(panels)), row_height=280, showlegend=True),
+        result=describe_tail(tables),
+    )
+
+
+def describe_tail(tables: Sequence[ClassTable]) -> str:
+    """How far the tail lies behind the head, for every variant of a single table."""
+    if len(tables) != 1 or len(tables[0].rows) > 6:
+        return ""
+    said = []
+    for row in tables[0].rows:
+        head, tail = row.values["head"], row.values["tail"]
+        if head.n and tail.n:
+            said.append(f"{100 * (head.mean - tail.mean):.1f} points ({row.label})")
+    return f"The tail is less accurate than the head by {join(said)}." if said else ""
+
+
+def sort_classes(table: ClassTable) -> list[int]:
+    """The classes in the order of their training samples, the rarest first."""
+    return sorted(range(len(table.names)), key=lambda k: (table.train_counts[k], k))
+
+
+def thin(values: Sequence[int], most: int = 6) -> list[int]:
+    """Some of the values: the first, the last and others between, each at least a fifth above the one before.
+
+    >>> thin([5, 10, 11, 50, 100])
+    [5, 10, 50, 100]
+    """
+    kept: list[int] = []
+    for value in values:
+        if not kept or value >= 1.2 * kept[-1]:
+            kept.append(value)
+    places = sorted({round(i * (len(kept) - 1) / max(1, most - 1)) for i in range(most)})
+    return [kept[place] for place in places] if kept else []
+
+
+def where(table: ClassTable, tables: Sequence[ClassTable]) -> str:
+    """What tells a table from the others; nothing where it is the only one."""
+    return f": {len(table.names)} classes, imbalance {table.imbalance:.3g}" if len(tables) > 1 else ""
+
+
+def name(base: str, number: int) -> str:
+    """An id for the page; the first of several has no number."""
+    return f"{base}-{number}" if number else base

@@ -1,0 +1,140 @@
+"""Classes of unlike size on the page, and what a certified gap guarantees: every number against its own record."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ncollapse import certify, measure
+from ncollapse.compare import compare_records, group_runs
+from ncollapse.compare.classes import tabulate_classes
+from ncollapse.report.guarantees import tabulate_guarantees, within_class_scatter
+from ncollapse.report.layout import make_report
+from ncollapse.report.long_tail import draw_rare, tabulate_groups, tabulate_rare, thin
+from ncollapse.runs.record import RunRecord, read_runs
+from ncollapse.train import recipes, run
+from reference.runs import write_run
+
+COUNTS = [100, 60, 30, 20, 10, 5]
+NAMES = ["cat", "dog", "ant", "bee", "<b>elk</b>", "fox"]
+
+
+def change_summary(path, **content):
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps(summary | content))
+
+
+@pytest.fixture
+def tail(tmp_path):
+    """Two losses and two seeds, with the accuracy of each class."""
+    for loss in ("ce", "bce"):
+        for seed in (0, 1):
+            path = write_run(tmp_path, {"loss.name": loss, "seed": seed, "optim.epochs": 2}, num_classes=6)
+            accuracy = [1.0, 0.9, 0.8, 0.7, 0.5 + 0.1 * seed, 0.3 if loss == "bce" else 0.1]
+            block = {"names": NAMES, "train_counts": COUNTS, "accuracy": accuracy, "f1": accuracy}
+            change_summary(path, test_by_class={**block, "balanced_accuracy": np.mean(accuracy), "macro_f1": 0.5})
+    return tmp_path
+
+
+def test_groups_and_classes_stand_on_the_page(tail):
+    report = make_report(tail)
+    tables = {table.id: table for table in report.tables}
+    groups = tables["class-groups"]
+    assert [cell.text for cell in groups.columns[1:]] == ["balanced accuracy", "macro F1", "head", "middle", "tail"]
+    ce, bce = groups.rows
+    assert ce[3].numbers["mean"] == pytest.approx(0.95)
+    assert ce[5].numbers["mean"] == pytest.approx((0.55 + 0.1) / 2)
+    assert bce[5].numbers["mean"] == pytest.approx((0.55 + 0.3) / 2)
+    assert ce[5].lines == ()
+    assert bce[5].lines[0].startswith("+10")
+    rare = tables["rare-classes"]
+    assert [row[0].text for row in rare.rows] == NAMES[::-1]
+    assert [row[1].numbers["samples"] for row in rare.rows] == COUNTS[::-1]
+    assert [row[4].numbers["mean"] for row in rare.rows] == pytest.approx([0.3, 0.55, 0.7, 0.8, 0.9, 1.0])
+    figure = next(figure for figure in report.figures if figure.id == "rare-classes")
+    assert figure.spec["data"][0]["x"] == COUNTS[::-1]
+    assert figure.spec["data"][1]["y"] == pytest.approx([0.3, 0.55, 0.7, 0.8, 0.9, 1.0])
+    assert "&lt;b&gt;elk" in figure.spec["data"][0]["text"][1]
+    assert figure.result == "The tail is less accurate than the head by 62.5 points (CE) and 52.5 points (BCE)."
+
+
+def test_balanced_classes_have_no_such_tables(tmp_path):
+    path = write_run(tmp_path, {"optim.epochs": 2}, num_classes=6)
+    block = {"names": NAMES, "train_counts": [10] * 6, "accuracy": [1.0] * 6, "f1": [1.0] * 6}
+    change_summary(path, test_by_class=block)
+    ids = {table.id for table in make_report(tmp_path).tables}
+    assert "classes" in ids
+    assert not {"class-groups", "rare-classes"} & ids
+    assert draw_rare([]) is None
+
+
+def test_two_data_sets_get_tables_of_their_own(tail):
+    path = write_run(tail, {"data.name": "other", "optim.epochs": 2}, num_classes=3)
+    block = {"names": ["a", "b", "c"], "train_counts": [9, 3, 1], "accuracy": [1.0, 0.5, 0.0], "f1": [1.0, 0.5, 0.0]}
+    change_summary(path, test_by_class=block)
+    tables = tabulate_classes(compare_records(read_runs(tail)).findings)
+    made = [*tabulate_groups(tables), *tabulate_rare(tables)]
+    assert [table.id for table in made] == ["class-groups", "class-groups-1", "rare-classes", "rare-classes-1"]
+    assert len({table.title for table in made}) == 4
+    assert draw_rare(tables).spec["layout"]["meta"]["panels"] == 2
+
+
+def test_ticks_do_not_crowd():
+    assert thin(list(range(1, 1000))) == sorted(thin(list(range(1, 1000))))
+    assert len(thin(list(range(1, 1000)))) == 6
+    assert thin([]) == []
+    assert thin([7]) == [7]
+
+
+def test_scatter_within_classes_is_that_of_the_features():
+    rng = torch.Generator().manual_seed(0)
+    labels = torch.tensor([0] * 7 + [1] * 3 + [2] * 5)
+    features = torch.randn(15, 4, generator=rng, dtype=torch.float64)
+    slow = sum(float((x - features[labels == y].mean(0)).square().sum()) for x, y in zip(features, labels)) / 15
+    record = RunRecord("", "", summary={"train": measure(features, labels).to_dict()})
+    assert within_class_scatter(record) == pytest.approx(slow)
+    assert math.isnan(within_class_scatter(RunRecord("", "", summary={})))
+
+
+def test_guarantees_of_a_real_run_are_those_of_its_final_weights(tmp_path):
+    recipe = recipes.get("digits", loss="bce").override(
+        optim__epochs=4, model__name="mlp-16", data__samples_per_class=20
+    )
+    summary = run(recipe, tmp_path, device="cpu")
+    record = read_runs(tmp_path)[0]
+    table = tabulate_guarantees(group_runs([record]))
+    assert [cell.text for cell in table.columns][-2:] == ["accuracy", "uniform accuracy"]
+    scatter, bound = (table.rows[0][2].numbers[name] for name in ("measured", "bound"))
+    assert bound == summary["certificate"]["within_class_bound"]
+    assert 0 < scatter <= bound
+    accuracy = table.rows[0][-2].numbers
+    assert accuracy["measured"] == summary["train"]["accuracy"] >= accuracy["bound"]
+    arrays = record.snapshot()
+    again = certify(
+        torch.from_numpy(arrays["train.features"]).double(),
+        torch.from_numpy(arrays["train.labels"]),
+        torch.from_numpy(arrays["weight"]),
+        torch.from_numpy(arrays["bias"]),
+        recipe.problem(num_classes=10, samples=200, dim=16),
+    )
+    assert again.within_class_bound == pytest.approx(bound, rel=1e-3), "all 20 samples a class are in the snapshot"
+    assert "guarantees" in {table.id for table in make_report(tmp_path).tables}
+
+
+def test_the_weakest_bound_of_all_seeds_counts(tmp_path):
+    for seed, (within, accuracy) in enumerate(((0.5, 0.9), (0.25, 0.8))):
+        path = write_run(tmp_path, {"seed": seed, "optim.epochs": 2})
+        certificate = {"gap": 0.1, "relative_gap": 0.1, "within_class_bound": within, "accuracy_bound": accuracy}
+        change_summary(path, certificate={**certificate, "uniform_accuracy_bound": None})
+    table = tabulate_guarantees(group_runs(read_runs(tmp_path)))
+    bounds = {column.text: cell.numbers.get("bound") for column, cell in zip(table.columns, table.rows[0])}
+    assert bounds["accuracy"] == 0.8
+    assert bounds["spread within classes, mean |h − h̄ₖ|²"] == 0.5
+    assert "uniform accuracy" not in bounds
+
+
+def test_records_without_bounds_have_no_such_table(tmp_path):
+    write_run(tmp_path, {"optim.epochs": 2})
+    assert tabulate_guarantees(group_runs(read_runs(tmp_path))) is None
