@@ -177,7 +177,7 @@ def show_table(table: dict[str, Any]) -> str:
 
 
 def write_table(path: Path, found: dict[str, Any]) -> None:
-    """Write the table as JSON; rows that the file has of the same GPU, torch and batch stay where they were not timed."""
+    """Write the table as JSON; rows of the same GPU, torch and batch that the file has and `found` has not are kept."""
     rows: dict[str, Any] = {}
     if path.exists():
         old = json.loads(path.read_text(encoding="utf-8"))
