@@ -223,6 +223,11 @@ def test_curves(digits):
     gaps = [seen.certificate.gap for seen in watch.history]
     assert list(drawn["Certified gap to the optimum"].y) == pytest.approx(gaps, rel=1e-4)
     assert "Neural collapse over 1 epochs" in figure.layout.title.text
+    dark = watch.plot(dark=True)
+    assert [list(curve.y) for curve in dark.data] == [list(curve.y) for curve in figure.data]
+    assert (figure.layout.paper_bgcolor, dark.layout.paper_bgcolor) == ("#ffffff", "#16181b")
+    assert figure.layout.font.color != dark.layout.font.color
+    assert not [colour for colour in re.findall(r'"color":"([^"]*)"', dark.to_json()) if colour.startswith("var:")]
     with pytest.raises(ValueError, match="history: expected at least one observation, got none"):
         nc.monitor(model, DataLoader(digits, 64)).plot()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from ncollapse.compare.variants import group_runs
 from ncollapse.report import make_report
@@ -15,9 +16,9 @@ from ncollapse.report.figures.curves import curve_panel, draw_collapse
 from ncollapse.report.figures.features import draw_embedding, subsample
 from ncollapse.report.figures.frames import grams
 from ncollapse.report.figures.phases import DECAYS, map_phases, outline
-from ncollapse.report.figures.scores import half_violin
+from ncollapse.report.figures.scores import half_violin, place_labels
 from ncollapse.report.layout import load_snapshots
-from ncollapse.report.panels import ROW, arrange, for_print, legend_height, merge_alike
+from ncollapse.report.panels import ROW, Panel, arrange, for_print, legend_height, merge_alike
 from ncollapse.runs.record import read_runs
 from reference.runs import write_comparison, write_run
 
@@ -66,7 +67,35 @@ def test_three_dimensional_features_are_drawn_in_space(tmp_path):
     report = make_report(tmp_path)
     (space,) = [f for f in report.figures if f.id.startswith("space")]
     assert {trace["type"] for trace in space.spec["data"]} == {"scatter3d"}
-    assert len(space.spec["data"]) == 11
+    clouds = [trace for trace in space.spec["data"] if trace["mode"] == "markers"]
+    rays = [trace for trace in space.spec["data"] if trace["mode"] == "lines"]
+    snapshot = report.records[0].snapshot()
+    reach = max(np.linalg.norm(list(zip(t["x"], t["y"], t["z"])), axis=1).max() for t in clouds)
+    assert len(clouds) == len(rays) == 10
+    for k, (cloud, ray) in enumerate(zip(clouds, rays)):
+        assert cloud["marker"]["color"] == ray["line"]["color"]
+        row = snapshot["weight"][k]
+        end = np.array([ray["x"][1], ray["y"][1], ray["z"][1]])
+        np.testing.assert_allclose(end, reach * row / np.linalg.norm(row), rtol=2e-3)
+
+
+def test_features_that_are_all_the_same_are_not_drawn_in_space(tmp_path):
+    path = write_run(tmp_path, {"model.feature_dim": 3})
+    arrays = dict(load_file(path / "snapshot.safetensors"))
+    save_file(arrays | {"train.features": 0 * arrays["train.features"]}, path / "snapshot.safetensors")
+    assert not [figure for figure in make_report(tmp_path).figures if figure.id.startswith("space")]
+
+
+def test_words_of_long_labels_stand_one_above_another_where_they_fit():
+    panel = Panel("", [])
+    assert place_labels(panel, ["CE", "BCE"]) == 46
+    assert "ticktext" not in panel.x
+    label = "CE · cifar10 · mlp-64 · AdamW · epochs 10 · λb 0 · <b>"
+    assert place_labels(panel, [label]) == 30 + 16 * 7
+    assert panel.x == {"ticktext": ["CE<br>cifar10<br>mlp-64<br>AdamW<br>epochs 10<br>λb 0<br>&lt;b&gt;"]}
+    crowded = Panel("", [])
+    assert place_labels(crowded, [label] * 9) > 200
+    assert crowded.x == {"tickangle": -90}
 
 
 def test_curves_are_geometric_means_with_bands_of_the_seeds(tmp_path):

@@ -226,6 +226,7 @@ def test_a_live_slider_follows_the_run_unless_the_reader_moved_it(chromium, tmp_
         add_epoch(run, 4, {name: array for name, array in arrays.items() if not name.startswith("values.")})
         page.wait_for_function("document.querySelector('#figure-feature-epochs output').textContent === '4'")
         assert stays.text_content() == "1"
+        page.wait_for_function("document.querySelector('#figure-frames-0 .result').textContent.includes('At epoch 4')")
         assert page.locator("#figure-frames-0 input").get_attribute("max") == "3"
         assert messages == []
         page.close()

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from ncollapse.report.style import DARK, HUES, LIGHT, LOSS_STYLES, OTHER, class_colour, resolve, theme_css
+from ncollapse.report.style import DARK, HUES, LIGHT, LOSS_STYLES, OTHERS, class_colour, loss_style, resolve, theme_css
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 # Machado, Oliveira and Fernandes 2009, deuteranopia at full strength, for linear RGB
@@ -67,7 +67,9 @@ def test_losses_are_told_apart_in_deuteranopia_and_in_grey(theme):
         assert np.linalg.norm(lab(a) - lab(b)) > 25
         assert np.linalg.norm(lab(DEUTERANOPIA @ a) - lab(DEUTERANOPIA @ b)) > 18
         assert abs(lab(a)[0] - lab(b)[0]) > 6, f"{first} and {second} are the same grey"
-    assert len({style.marker for style in (*LOSS_STYLES.values(), OTHER)}) == 6
+    assert len({style.marker for style in (*LOSS_STYLES.values(), *OTHERS)}) == 9
+    assert loss_style("bce") is LOSS_STYLES["bce"]
+    assert {loss_style(f"module:Loss{i}") for i in range(40)} == set(OTHERS)
 
 
 def test_the_colours_of_losses_mean_losses_alone():

@@ -245,3 +245,12 @@ def test_the_terminal_says_the_verdict_first_and_splits_no_number(tmp_path, caps
         for quantity in QUANTITIES:
             written = show_estimate(finding.estimates[quantity.key], quantity.percent)
             assert written in body, f"{quantity.title} of {finding.variant.label} is not in one piece"
+
+
+def test_losses_of_one_class_name_are_told_apart(tmp_path):
+    for loss in ("mine.losses:Hinge", "theirs:Hinge", "ce"):
+        write_run(tmp_path, {"loss.name": loss, "optim.epochs": 2})
+    report = make_report(tmp_path)
+    assert report.title == "CE, mine.losses:Hinge and theirs:Hinge on digits"
+    assert [v.label for v in report.comparison.variants] == ["CE", "mine.losses:Hinge", "theirs:Hinge"]
+    assert len(report.anchors) == 6, "each variant and each run has its own"

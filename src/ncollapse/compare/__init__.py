@@ -12,6 +12,7 @@ from ncollapse.compare.variants import (
     group_runs,
     measured,
     name_loss,
+    name_losses,
     name_optimiser,
     predicted,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "measured",
     "name_early",
     "name_loss",
+    "name_losses",
     "name_optimiser",
     "predicted",
     "to_dict",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,17 @@ def name_loss(loss: str) -> str:
     return LOSSES.get(loss, loss.rpartition(":")[2])
 
 
+def name_losses(losses: Iterable[str]) -> dict[str, str]:
+    """Names for people of several losses; of classes of one name, the modules too, so that no two names are alike.
+
+    >>> name_losses(["ce", "mine:Hinge", "theirs:Hinge"])
+    {'ce': 'CE', 'mine:Hinge': 'mine:Hinge', 'theirs:Hinge': 'theirs:Hinge'}
+    """
+    names = {loss: name_loss(loss) for loss in losses}
+    shared = Counter(names.values())
+    return {loss: name if shared[name] == 1 else LOSSES.get(loss, loss) for loss, name in names.items()}
+
+
 @dataclass(frozen=True)
 class Variant:
     """Runs that differ in their seed alone.
@@ -109,12 +121,13 @@ def group_runs(records: Sequence[RunRecord]) -> list[Variant]:
         params[loss] = _distinguishing([{k: v for k, v in head.items() if k.startswith("loss.")} for head in same])
     order = list(LOSSES)
     variants = []
+    named = name_losses(params)
     for group in groups.values():
         own = flat[id(group[0])]
         loss = str(own.get("loss.name"))
         names = [*params[loss], *between]
         settings = {key: own[key] for key in names if key in own}
-        label = " · ".join([name_loss(loss), *(phrase(key, value) for key, value in settings.items())])
+        label = " · ".join([named[loss], *(phrase(key, value) for key, value in settings.items())])
         context = contexts[settings_key(own)]
         ordered = sorted(group, key=lambda r: (r.seed is None, r.seed or 0, r.run_id))
         place = order.index(loss) if loss in order else len(order)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ncollapse.monitoring.observation import Observation
 from ncollapse.report.encoding import compact
 from ncollapse.report.figures.depth import Profile, depth_panels
-from ncollapse.report.panels import Panel, Spec, build, for_print
-from ncollapse.report.style import CLASS_COLOURS, resolve
+from ncollapse.report.panels import Panel, Spec, build, for_print, log_axis
+from ncollapse.report.style import CLASS_COLOURS, DARK, PRINT, resolve
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -71,21 +71,22 @@ PANELS: tuple[tuple[tuple[Curve, ...], bool, str], ...] = (
 )
 
 
-def draw_history(history: Sequence[Observation]) -> go.Figure:
-    """A plotly figure of observations over their epochs; the predicted optimum is a dashed line."""
+def draw_history(history: Sequence[Observation], dark: bool = False) -> go.Figure:
+    """A plotly figure of observations over their epochs, light or dark; the predicted optimum is a dashed line."""
     if not history:
         raise ValueError("history: expected at least one observation, got none")
     import plotly.graph_objects as go
 
-    drawn = [_draw(history, curves, log, form) for curves, log, form in PANELS]
+    theme = DARK if dark else PRINT
+    drawn = [_draw(history, curves, log, form, theme) for curves, log, form in PANELS]
     panels = [panel for panel in drawn if panel is not None]
     profiles = _choose_profiles(history)
     panels += depth_panels(profiles)
-    figure = go.Figure(for_print(build(panels, columns=3, bottom=96 if profiles else 46, showlegend=False)))
+    figure = go.Figure(for_print(build(panels, columns=3, bottom=96 if profiles else 46, showlegend=False), theme))
     height = figure.layout.height + 54
     place = {"x": 0, "xref": "paper", "y": 1 - 16 / height, "yref": "container", "yanchor": "top"}
-    figure.update_layout(title={"text": _title(history), **place}, margin_t=84, height=height)
-    return figure.update_layout(paper_bgcolor="white", plot_bgcolor="white")
+    figure.update_layout(title={"text": _title(history, theme), **place}, margin_t=84, height=height)
+    return figure.update_layout(paper_bgcolor=theme["paper"], plot_bgcolor=theme["paper"])
 
 
 def _choose_profiles(history: Sequence[Observation]) -> dict[str, Profile]:
@@ -96,13 +97,13 @@ def _choose_profiles(history: Sequence[Observation]) -> dict[str, Profile]:
     return {f"epoch {seen.epoch}": seen.layers.to_dict() for seen in chosen if seen.layers is not None}
 
 
-def _title(history: Sequence[Observation]) -> str:
+def _title(history: Sequence[Observation], theme: dict[str, str]) -> str:
     last, profiles = history[-1].measurement, list(_choose_profiles(history))
     notes = []
     if history[-1].prediction is not None:
         notes.append("dashed: the predicted optimum")
     if len(profiles) > 1:
-        notes.append("by layer: " + _colour_names(dict(zip(profiles, CLASS_COLOURS))))
+        notes.append("by layer: " + _colour_names(dict(zip(profiles, CLASS_COLOURS)), theme))
     text = (
         f"<b>Neural collapse over {history[-1].epoch} epochs</b>: NC1 {last.nc1:.3g}, accuracy {last.accuracy:.1%} "
         f"({last.num_samples:,} samples, {last.num_classes:,} classes)"
@@ -110,12 +111,14 @@ def _title(history: Sequence[Observation]) -> str:
     return text + (f"<br><sup>{'; '.join(notes)}</sup>" if notes else "")
 
 
-def _colour_names(colours: Mapping[str, str]) -> str:
+def _colour_names(colours: Mapping[str, str], theme: dict[str, str]) -> str:
     """Names in the colours of their curves: the legend, where there is room for one line."""
-    return " · ".join(f'<span style="color:{resolve(colour)}">{name}</span>' for name, colour in colours.items())
+    return " · ".join(f'<span style="color:{resolve(colour, theme)}">{name}</span>' for name, colour in colours.items())
 
 
-def _draw(history: Sequence[Observation], curves: Sequence[Curve], log: bool, form: str) -> Panel | None:
+def _draw(
+    history: Sequence[Observation], curves: Sequence[Curve], log: bool, form: str, theme: dict[str, str]
+) -> Panel | None:
     """One panel; None where nothing can be drawn."""
     epochs = [seen.epoch for seen in history]
     prediction = history[-1].prediction
@@ -145,9 +148,10 @@ def _draw(history: Sequence[Observation], curves: Sequence[Curve], log: bool, fo
             traces.append(_draw_level(f"{curve.name}, predicted", epochs, level, CLASS_COLOURS[place]))
     if not traces:
         return None
-    y: Spec = {"type": "log", "exponentformat": "power"} if log else {}
+    drawn = [value for trace in traces for value in trace["y"] if value is not None]
+    y = log_axis(drawn) if log else {}
     y |= {"tickformat": form} if form else {}
-    title = curves[0].name if len(curves) == 1 else _colour_names(shown)
+    title = curves[0].name if len(curves) == 1 else _colour_names(shown, theme)
     return Panel(title, traces, {"title": {"text": "epoch", "standoff": 4}}, y)
 
 

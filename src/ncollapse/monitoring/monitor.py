@@ -172,14 +172,15 @@ class Monitor:
             raise ValueError("nothing measured yet: use the monitor in a `with` block, or call observe()")
         return self.history[-1].measurement
 
-    def plot(self) -> go.Figure:
+    def plot(self, *, dark: bool = False) -> go.Figure:
         """A plotly figure of the main numbers over the epochs, with the predicted optimum as dashed lines.
 
-        With `layers`, their profiles over depth follow. `.show()` opens it, `.write_html("nc.html")` saves it.
+        With `layers`, their profiles over depth follow. `dark` takes the colours of the report's dark theme. `.show()`
+        opens it, `.write_html("nc.html")` saves it.
         """
         from ncollapse.monitoring.drawing import draw_history
 
-        return draw_history(self.history)
+        return draw_history(self.history, dark)
 
     def __str__(self) -> str:
         return format_history(self.history)

@@ -87,14 +87,14 @@ def make_strip(ranking: Ranking, several: bool) -> Strip:
     low, high = max(0.0, min(ends)), min(1.0, max(ends))
     room = max(0.05 * (high - low), 0.001)
     low, high = low - room, high + room
-    rows = tuple(_strip_row(p, key, low, high) for p in ranking.places)
+    rows = tuple(_strip_row(p, key, low, high, len(ranking.places) == 1) for p in ranking.places)
     first = ranking.places[0].finding.variant
     about = first.label.partition(" · ")[2] if several else ""
     title = ranking.quantity.title + (f": {about}" if about else "")
     return Strip(title, (f"{100 * low:.1f} %", f"{100 * min(high, 1):.1f} %"), rows)
 
 
-def _strip_row(place: Place, key: str, low: float, high: float) -> StripRow:
+def _strip_row(place: Place, key: str, low: float, high: float, alone: bool) -> StripRow:
     found = place.finding.estimates[key]
 
     def along(value: float) -> float:
@@ -104,7 +104,7 @@ def _strip_row(place: Place, key: str, low: float, high: float) -> StripRow:
     wrong = ""
     if place.images:
         wrong = f"{show((1 - found.mean) * place.images, 3)} of {place.images} images wrong"
-    behind = "best" if place.behind is None else _distance(place)
+    behind = ("" if alone else "best") if place.behind is None else _distance(place)
     return StripRow(
         place.finding,
         show_estimate(found, percent=True),

@@ -80,10 +80,11 @@ def render_parts(report: Report) -> dict[str, str]:
         name: str(environment.get_template(f"{name}.html").render(**values))
         for name in ("statuses", "progress", "notes", "answer")
     }
-    table = environment.get_template("table.html")
-    for section in report.sections:
-        for item in section.tables:
-            parts[f"table-{item.id}"] = str(table.render(table=item, **values))
+    table, caption = environment.get_template("table.html"), environment.get_template("caption.html")
+    for item in report.tables:
+        parts[f"table-{item.id}"] = str(table.render(table=item, **values))
+    for figure in report.figures:
+        parts[f"caption-{figure.id}"] = str(caption.render(figure=figure))
     return parts
 
 

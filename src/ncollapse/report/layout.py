@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ncollapse.compare import Comparison, Variant, compare_records, name_loss, name_optimiser
+from ncollapse.compare import Comparison, Variant, compare_records, name_losses, name_optimiser
 from ncollapse.compare.classes import tabulate_classes as compare_classes
 from ncollapse.grammar import count, join
 from ncollapse.report.attempts import Attempts
@@ -42,7 +42,7 @@ from ncollapse.report.snapshots import (
     load_snapshots,
 )
 from ncollapse.report.tables import MOST_ROWS, tabulate_speed, tabulate_summary
-from ncollapse.runs.record import RunRecord, find_runs, read_run
+from ncollapse.runs.record import SNAPSHOT, RunRecord, find_runs, read_run
 
 REPRESENTATIVES = 6
 
@@ -186,12 +186,15 @@ def keep_filled(sections: Sequence[Section]) -> tuple[Section, ...]:
 
 
 def choose_representatives(variants: Sequence[Variant], limit: int = REPRESENTATIVES) -> list[Variant]:
-    """The variants that get figures of their own: all of a few, else the first with finished runs of each loss."""
+    """The variants that get figures of their own: all of a few, else the first with finished runs of each loss.
+
+    Variants that have kept their snapshots come first.
+    """
     ready = [v for v in variants if v.counted]
     if len(ready) <= limit:
         return ready
     by_loss: dict[str, Variant] = {}
-    for variant in sorted(ready, key=lambda v: v.provisional):
+    for variant in sorted(ready, key=lambda v: (v.provisional, not (v.counted[0].path / SNAPSHOT).is_file())):
         by_loss.setdefault(variant.loss, variant)
     return list(by_loss.values())[:limit]
 
@@ -206,7 +209,7 @@ def name_folder(variants: Sequence[Variant], folder: Path) -> tuple[str, str]:
         values = {str(r.get(key)) for r in records if r.get(key) is not None}
         return values.pop() if len(values) == 1 else None
 
-    losses = [name_loss(loss) for loss in dict.fromkeys(v.loss for v in variants)]
+    losses = list(name_losses(v.loss for v in variants).values())
     data = list(dict.fromkeys(str(r.get("data.name")) for r in records if r.get("data.name")))
     listed = join(data) if len(data) <= 4 else f"{', '.join(data[:3])} and {len(data) - 3} more data sets"
     optimiser = shared("optim.name")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ncollapse.report.style import FAINT, GRID, INK, resolve
+from ncollapse.report.style import FAINT, GRID, INK, PRINT, resolve
 
 Spec = dict[str, Any]
 GAP_X, GAP_Y, MARGIN = 62, 80, {"l": 54, "r": 24}
@@ -165,15 +166,29 @@ def legend_height(spec: Spec, inner: float) -> int:
     return ROW * math.ceil(len(names) / max(1, inner // widest)) + 1
 
 
-def for_print(spec: Spec) -> Spec:
-    """A copy of a specification in print's colours, for exports; of a slider the last position."""
+def log_axis(values: Sequence[float]) -> Spec:
+    """A logarithmic axis for positive values, with labels that can be read: plotly's own are tiny between decades."""
+    decades = math.log10(max(values) / min(values)) if values else 0.0
+    if decades < 0.7:
+        return {"type": "log", "nticks": 6}
+    if decades >= 2.2:
+        powers = {"exponentformat": "power", "dtick": 2 if decades > 5 else 1}
+        return {"type": "log", "tickfont": {"size": 10}, **powers}
+    exponents = range(math.floor(math.log10(min(values))) - 1, math.ceil(math.log10(max(values))) + 1)
+    marks = [float(f"{digit}e{exponent}") for exponent in exponents for digit in (1, 2, 5)]
+    labels = {"tickmode": "array", "tickvals": marks, "ticktext": [f"{mark:g}" for mark in marks]}
+    return {"type": "log", "tickfont": {"size": 10}, **labels}
+
+
+def for_print(spec: Spec, theme: dict[str, str] = PRINT) -> Spec:
+    """A copy of a specification in the colours of a theme, print's unless given; of a slider the last position."""
 
     def paint(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: paint(item) for key, item in value.items()}
         if isinstance(value, list):
             return [paint(item) for item in value]
-        return resolve(value)
+        return resolve(value, theme)
 
     painted: Spec = paint({key: value for key, value in spec.items() if key != "slider"})
     return painted

@@ -8,13 +8,24 @@ from typing import Any
 
 from ncollapse.compare import name_loss, name_optimiser
 from ncollapse.compare.numbers import MISSING, show
-from ncollapse.grammar import count
+from ncollapse.grammar import count, join
 from ncollapse.papers.experiment import Experiment
 from ncollapse.papers.judge import Line
 from ncollapse.papers.markdown import HEAD, NAMES, describe, rows
 from ncollapse.report.tables import Cell, Table
 
 Setting = tuple[tuple[str, Any], ...]
+SYMBOLS = {
+    "weight_energy": ("rho", "|W|²"),
+    "positive_score": ("s_pos", "the mean score of the own class"),
+    "negative_score": ("s_neg", "that of the other classes"),
+    "bias": ("b", "the mean bias"),
+    "alpha": ("alpha(b)", "the left side of the equation of the optimal bias"),
+    "accuracy": ("A", "accuracy"),
+    "uniform_accuracy": ("A_Uni", "uniform accuracy"),
+    "compactness": ("E_com", "compactness"),
+    "distinctiveness": ("E_dis", "distinctiveness"),
+}
 AGAINST = ("ce", "bce")
 """The losses whose difference the papers call the gain."""
 
@@ -39,7 +50,8 @@ def tabulate_lines(experiment: Experiment, lines: Sequence[Line]) -> Table | Non
         "Published, ours, predicted",
         "As printed, the mean over seeds, and what theory predicts without fitting. ± is a spread over samples or "
         "classes, in brackets over seeds. Reproduced: within 1 % (5 % under SGD) or three standard deviations over "
-        "seeds, accuracies within one point; in direction: the losses are ordered as published.",
+        "seeds, accuracies within one point; in direction: the losses are ordered as published."
+        + explain_symbols([line.field for line in shown]),
         tuple(Cell(text) for text in ("number", *(HEAD[i] for i in columns))),
         tuple(body),
         notes=tuple(notes),
@@ -74,10 +86,18 @@ def tabulate_shape(lines: Sequence[Line]) -> Table | None:
     return Table(
         "shape",
         "As the paper lays it out",
-        "Ours, the mean over seeds, above the published number. The gain is BCE minus CE, in points for rates.",
+        "Ours, the mean over seeds, above the published number. The gain is BCE minus CE, in points for rates."
+        + explain_symbols(fields),
         tuple(columns),
         tuple(body),
     )
+
+
+def explain_symbols(fields: Sequence[str]) -> str:
+    """What the symbols of the papers mean, as far as they occur among fields."""
+    used = {field.rpartition(".")[2] for field in fields}
+    said = [f"{symbol} is {meaning}" for field, (symbol, meaning) in SYMBOLS.items() if field in used]
+    return f" {join(said)}." if said else ""
 
 
 def group_by_setting(lines: Sequence[Line]) -> dict[Setting, dict[tuple[str, str], Line]]:
@@ -106,8 +126,8 @@ def gain(first: Line | None, second: Line | None) -> tuple[float, float]:
 
 
 def is_rate(line: Line) -> bool:
-    """Whether a number is printed in percent."""
-    return line.published is not None and line.published.percent
+    """Whether a number is a rate, which is written in percent."""
+    return line.published.percent if line.published is not None else "accuracy" in line.field
 
 
 def _shape_cell(line: Line | None) -> Cell:

@@ -11,7 +11,7 @@ from ncollapse.papers.markdown import describe, landscape_to_markdown, mark, to_
 from ncollapse.papers.outcome import Outcome
 from ncollapse.report.attempts import Attempts
 from ncollapse.report.content import Report, make_section
-from ncollapse.report.figures import curves, features, grids, margins, multiples
+from ncollapse.report.figures import curves, feature_epochs, features, grids, margins, multiples
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_gains, draw_lines, draw_means
 from ncollapse.report.figures.gradients import draw_losses
 from ncollapse.report.html import write_page
@@ -20,7 +20,7 @@ from ncollapse.report.layout import choose_representatives, keep_filled
 from ncollapse.report.panels import Figure
 from ncollapse.report.paper_tables import tabulate_lines, tabulate_shape
 from ncollapse.report.run_tables import tabulate_runs
-from ncollapse.report.snapshots import load_snapshots
+from ncollapse.report.snapshots import load_epochs, load_snapshots
 
 SHOWN = {
     *("train.nc1", "train.nc2", "train.nc3", "certificate.relative_gap"),
@@ -72,13 +72,19 @@ def make_experiment(outcome: Outcome) -> Report:
     ]
     return Report(
         f"{experiment.id}: {experiment.title}",
-        describe(experiment)[0],
+        find_subtitle(experiment),
         keep_filled(sections),
         tuple(r for v in variants for r in v.records),
         anchors,
         notes=tuple(attempt.faults),
         sentences=tuple(summarise(outcome)),
     )
+
+
+def find_subtitle(experiment: Experiment) -> str:
+    """What the paper's caption says, unless the title says the same."""
+    caption = describe(experiment)[0]
+    return "" if caption.rstrip(".").lower() == experiment.title.lower() else caption
 
 
 def is_figure(experiment: Experiment) -> bool:
@@ -99,7 +105,9 @@ def draw_own_figures(attempt: Attempts, outcome: Outcome, variants: Sequence[Var
         chosen = choose_representatives(variants)
         snapshots = load_snapshots(variants, chosen)
         if (not experiment.curves and not experiment.finals) or experiment.id.endswith("early/figure-4"):
+            epochs = load_epochs(v.counted[0] for v in chosen)
             found.append(attempt.one("features", features.draw_embedding, chosen, snapshots))
+            found.append(attempt.one("features over the epochs", feature_epochs.draw_feature_epochs, chosen, epochs))
         found += attempt.all("features in space", features.draw_space, chosen, snapshots)
         if experiment.paper == "mse-landscape":
             found.append(attempt.one("margins", margins.draw_margins, chosen, snapshots))

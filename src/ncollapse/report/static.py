@@ -23,6 +23,7 @@ MARKS = {
     "triangle-up": "M0 -{r}L{r} {r}H-{r}Z",
     "triangle-down": "M0 {r}L{r} -{r}H-{r}Z",
     "cross": "M-{r} 0H{r}M0 -{r}V{r}",
+    "x": "M-{r} -{r}L{r} {r}M{r} -{r}L-{r} {r}",
     "line-ew": "M-{r} 0H{r}",
 }
 CELLS = 2500
@@ -94,7 +95,7 @@ def _draw_marks(points: list[tuple[float, float]], trace: Spec, every: int) -> l
             continue
         name = symbol[index] if isinstance(symbol, list) else symbol
         paint = _colour(colour[index] if isinstance(colour, list) else colour)
-        hollow = name.endswith("-open") or name in ("line-ew", "cross")
+        hollow = name.endswith("-open") or name in ("line-ew", "cross", "x")
         edge = _colour(marker.get("line", {}).get("color", "")) or paint
         width = marker.get("line", {}).get("width", 2 if hollow else 0)
         style = f"fill:{'none' if hollow else paint};stroke:{edge if width else 'none'};stroke-width:{width}"

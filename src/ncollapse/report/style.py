@@ -8,6 +8,7 @@ deuteranopia and in grey.
 
 from __future__ import annotations
 
+import zlib
 from typing import Any, NamedTuple
 
 
@@ -26,7 +27,13 @@ LOSS_STYLES = {
     "ls": LossStyle("var:ls", "triangle-up", "M6 .5 12 11H0Z"),
     "mse": LossStyle("var:mse", "triangle-down", "M0 1h12L6 11.5Z"),
 }
-OTHER = LossStyle("var:other", "cross", "M4.5 0h3v4.5H12v3H7.5V12h-3V7.5H0v-3h4.5Z")
+OTHERS = (
+    LossStyle("var:other", "cross", "M4.5 0h3v4.5H12v3H7.5V12h-3V7.5H0v-3h4.5Z"),
+    LossStyle("var:other", "x", "M1.6 0 6 4.4 10.4 0 12 1.6 7.6 6 12 10.4 10.4 12 6 7.6 1.6 12 0 10.4 4.4 6 0 1.6Z"),
+    LossStyle("var:other", "star", "M6 0 7.8 4.2 12 4.5 8.8 7.4 9.7 12 6 9.6 2.3 12 3.2 7.4 0 4.5 4.2 4.2Z"),
+    LossStyle("var:other", "hexagon", "M3 .8h6L12 6 9 11.2H3L0 6Z"),
+)
+"""Losses from elsewhere share a colour and differ in their markers, as far as these go."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 INK, FAINT, PAPER, GRID, VEIL = "var:ink", "var:faint", "var:paper", "var:grid", "var:veil"
 CLASS_COLOURS = tuple(f"var:class{i}" for i in range(10))
@@ -100,8 +107,8 @@ SEQUENTIAL = [[0, "#00204D"], [0.25, "#3F4B6C"], [0.5, "#7D7C78"], [0.75, "#BCAF
 
 
 def loss_style(loss: str) -> LossStyle:
-    """The style of a loss; losses from elsewhere share one."""
-    return LOSS_STYLES.get(loss, OTHER)
+    """The style of a loss; that of a loss from elsewhere follows from its name, so it is the same on every page."""
+    return LOSS_STYLES.get(loss) or OTHERS[zlib.crc32(loss.encode()) % len(OTHERS)]
 
 
 def fade(colour: str, opacity: float) -> str:

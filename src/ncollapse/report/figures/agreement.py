@@ -56,8 +56,7 @@ def draw_agreement(findings: Sequence[Finding]) -> Figure | None:
                 }
             )
         ends = [v for _, p, e in known for v in (p, e.mean)]
-        room = 0.06 * (max(ends) - min(ends)) or 0.5
-        limits = [min(ends) - room, max(ends) + room]
+        limits = widen(min(ends), max(ends))
         diagonal = {"type": "scatter", "mode": "lines", "x": compact(limits), "y": compact(limits)}
         line = {"color": FAINT, "width": 1, "dash": "dot"}
         traces.insert(0, {**diagonal, "line": line, "hoverinfo": "skip", "showlegend": False})
@@ -76,3 +75,14 @@ def draw_agreement(findings: Sequence[Finding]) -> Figure | None:
         "bce-vs-ce Tables 6–11",
         result=f"Median deviation from theory: {join(said)}." if said else "",
     )
+
+
+def widen(low: float, high: float) -> list[float]:
+    """Limits of an axis around two values: at least a fifth of their size apart, so that a small deviation looks small.
+
+    >>> widen(95.0, 100.0), widen(0.0, 0.0)
+    ([87.5, 107.5], [-0.5, 0.5])
+    """
+    largest = max(abs(low), abs(high))
+    room = max(0.06 * (high - low), (0.2 * largest - (high - low)) / 2) or 0.5
+    return [round(low - room, 12), round(high + room, 12)]

@@ -10,7 +10,7 @@ import numpy as np
 from ncollapse.compare import Variant, estimate, is_number, measured, name_loss, predicted
 from ncollapse.grammar import join
 from ncollapse.report.encoding import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike, name_once
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, log_axis, merge_alike, name_once
 from ncollapse.report.style import CLASS_COLOURS, DASHES, fade, loss_style
 from ncollapse.runs.record import RunRecord
 
@@ -60,6 +60,8 @@ def describe_race(variants: Sequence[Variant]) -> str:
         epochs = {label: min(e for e, v in values.items() if v <= limit) for label, values in known.items()}
         ordered = sorted(epochs.items(), key=lambda item: item[1])
         ratio = (ordered[-1][1] + 1) / (ordered[0][1] + 1)
+        if ratio == 1:
+            continue
         (first, epoch), *rest = ordered
         others = join([f"{label} by {at}" for label, at in rest])
         text = f"{first} reaches {nc.upper()} below {limit:g} by epoch {epoch}, {others}."
@@ -150,8 +152,7 @@ def draw_scores(variants: Sequence[Variant]) -> Figure | None:
                 shown = {"name": f"{title}, predicted", "legendgroup": f"{title}, predicted"}
                 traces.append({**common, **shown, "mode": "lines", **ends, "line": dotted, "hoverinfo": "skip"})
         if traces:
-            x = {"title": {"text": "epoch", "standoff": 4}, "rangemode": "tozero"}
-            panels.append(Panel(escape(variant.label), traces, x, {"zeroline": True}))
+            panels.append(Panel(escape(variant.label), traces, epoch_axis(traces), {"zeroline": True}))
     return collect_panels(
         panels,
         "scores-epochs",
@@ -210,28 +211,14 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
         return None
     if many:
         traces = merge_alike(traces)
-    y: Spec = (
-        {"type": "log", "exponentformat": "power", "dtick": 1, "tickfont": {"size": 10}}
-        if log
-        else {"tickformat": ".2~%"}
-    )
-    if log:
-        finite = [v for t in traces for v in t["y"] if v]
-        decades = math.log10(max(finite) / min(finite)) if finite else 0.0
-        if decades > 5:
-            y["dtick"] = 2
-        elif decades < 0.7:
-            y = {"type": "log", "nticks": 6}
-        elif decades < 2.2:
-            y = {"type": "log", "tickfont": {"size": 10}, **_label_decades(min(finite), max(finite))}
-    return Panel(title, traces, {"title": {"text": "epoch", "standoff": 4}, "rangemode": "tozero"}, y)
+    y = log_axis([v for t in traces for v in t["y"] if v]) if log else {"tickformat": ".2~%"}
+    return Panel(title, traces, epoch_axis(traces), y)
 
 
-def _label_decades(low: float, high: float) -> Spec:
-    """Labels at 1, 2 and 5 of every decade between, and of one more on either side; plotly's own would be tiny."""
-    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    values = [float(f"{digit}e{decade}") for decade in decades for digit in (1, 2, 5)]
-    return {"tickmode": "array", "tickvals": values, "ticktext": [f"{value:g}" for value in values]}
+def epoch_axis(traces: Sequence[Spec]) -> Spec:
+    """The axis of epochs, which are whole numbers."""
+    last = max((e for trace in traces for e in trace["x"] if e is not None), default=0)
+    return {"title": {"text": "epoch", "standoff": 4}, "rangemode": "tozero", **({"dtick": 1} if last <= 6 else {})}
 
 
 def gather(records: Sequence[RunRecord], key: str, points: int = POINTS) -> tuple[list[int], np.ndarray] | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ncollapse.report.encoding import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, log_axis, name_once
 from ncollapse.report.style import CLASS_COLOURS
 
 Profile = Mapping[str, Mapping[str, Any]]
@@ -85,5 +85,6 @@ def _draw_field(row: DepthField, profiles: Mapping[str, Profile], layers: list[s
         return None
     step = -(-len(layers) // 12)
     ticks = {"tickvals": list(range(0, len(layers), step)), "ticktext": [escape(name) for name in layers[::step]]}
-    y: Spec = {"type": "log", "exponentformat": "power"} if row.log else {"rangemode": "tozero"}
+    drawn = [value for trace in traces for value in trace["y"] if value is not None]
+    y: Spec = log_axis(drawn) if row.log else {"rangemode": "tozero"}
     return Panel(row.title, traces, {**ticks, "tickangle": -45}, {**y, "tickformat": ".0%"} if row.percent else y)

@@ -48,7 +48,8 @@ def draw_curves(experiment: Experiment, records: Sequence[RunRecord]) -> Figure 
         curve_panel(variants, field, name_field(field), log="accuracy" not in field) for field in experiment.curves
     ]
     method = "Over the epochs, means over seeds; on a log axis a straight descent is exponential."
-    return collect_panels(panels, "curves", experiment.title, method, experiment.id)
+    title = experiment.title[0].upper() + experiment.title[1:]
+    return collect_panels(panels, "curves", title, method, experiment.id)
 
 
 def draw_means(experiment: Experiment, records: Sequence[RunRecord]) -> Figure | None:

@@ -52,8 +52,8 @@ def draw_grids(variants: Sequence[Variant]) -> list[Figure]:
         if len(groups) > MOST_PANELS:
             notes.append(f"The first {MOST_PANELS} of {len(groups)} grids are shown.")
         tall = max(len({cell.epochs for cell in cells}) for cells in groups.values())
-        bar = {"thickness": 10, "outlinewidth": 0, "x": 1.01}
-        bar |= {"tickformat": ".0%", "nticks": 6} if name == "accuracy" else mark_powers(panels)
+        bar: Spec = {"thickness": 10, "outlinewidth": 0, "x": 1.01}
+        bar |= {"tickformat": ".1%", "nticks": 6} if name == "accuracy" else mark_powers(panels)
         spec = build(
             panels,
             columns=min(3, len(panels)) if len(panels) != 4 else 2,

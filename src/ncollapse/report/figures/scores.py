@@ -19,6 +19,8 @@ from ncollapse.runs.record import RunRecord, get_nested
 
 MOST_SLIDING = 16
 """Up to so many runs the figure has an epoch slider."""
+ONE_ABOVE_ANOTHER = 48
+"""So many letters fit side by side on a phone: words of labels then stand one above another."""
 SLANTED = 18
 """Up to so many letters labels below the violins are slanted; longer ones would leave the page on the left."""
 SCORES = {
@@ -45,11 +47,7 @@ def draw_scores(variants: Sequence[Variant], snapshots: Snapshots, epochs: Epoch
         "zeroline": False,
         "range": [-0.9, max(places.values()) + 0.9],
     }
-    longest = max(len(text) for _, text in ticks)
-    room = 46
-    if sum(len(text) for _, text in ticks) > 40:
-        panel.x["tickangle"] = -60 if longest <= SLANTED else -90
-        room = min(700, 30 + round(longest * (5.8 if longest <= SLANTED else 6.8)))
+    room = place_labels(panel, [text for _, text in ticks])
     positions, last = slide_scores(variants, places, epochs or {})
     if positions:
         panel.y["range"] = span_values([panel, *(p for _, (p,) in positions)])
@@ -64,6 +62,19 @@ def draw_scores(variants: Sequence[Variant], snapshots: Snapshots, epochs: Epoch
         "bce-vs-ce Figs. 3, 7",
         result=describe_separation([r for v in variants for r in v.counted]),
     )
+
+
+def place_labels(panel: Panel, labels: Sequence[str]) -> int:
+    """Turn or break the labels below the violins where they are long; return the room they need, in pixels."""
+    longest = max(map(len, labels))
+    if sum(map(len, labels)) <= 40:
+        return 46
+    parts = [label.split(" · ") for label in labels]
+    if len(labels) * max(len(part) for words in parts for part in words) <= ONE_ABOVE_ANOTHER:
+        panel.x["ticktext"] = ["<br>".join(map(escape, words)) for words in parts]
+        return 30 + 16 * max(map(len, parts))
+    panel.x["tickangle"] = -60 if longest <= SLANTED else -90
+    return min(700, 30 + round(longest * (5.8 if longest <= SLANTED else 6.8)))
 
 
 def slide_scores(
@@ -120,7 +131,10 @@ def describe_separation(records: Sequence[RunRecord]) -> str:
     full = sum(all(is_number(v) for v in end) and end[2] < end[1] < end[0] for end in ends)
     means = [(p.get("mean"), b.get("mean"), n.get("mean")) for p, b, n in known]
     between = sum(all(is_number(v) for v in mean) and mean[2] < mean[1] < mean[0] for mean in means)
-    runs = f"{len(known)} runs" if len(known) > 1 else "1 run"
+    if len(known) == 1:
+        place = "separates every training score" if full else "lies" if between else "does not lie"
+        return f"The mean bias {place}{'' if full else ' between the mean negative and the mean positive score'}."
+    runs = f"{len(known)} runs"
     return (
         f"In {between} of {runs} the mean bias lies between the mean negative and the mean positive score; in {full} "
         "it separates every training score."
@@ -146,8 +160,8 @@ def place_runs(variants: Sequence[Variant], snapshots: Snapshots) -> tuple[dict[
     for context in contexts:
         inside = [(v, runs) for v, runs in kept if v.context == context]
         count = sum(len(runs) for _, runs in inside)
-        first = inside[0][0]
-        ticks.append((cursor + (count - 1) / 2, first.label.split(" · ", 1)[-1]))
+        label = inside[0][0].label  # several losses side by side are told apart by their marks
+        ticks.append((cursor + (count - 1) / 2, label.split(" · ", 1)[-1] if len(inside) > 1 else label))
         for _, runs in inside:
             for run in runs:
                 places[run.path] = cursor
