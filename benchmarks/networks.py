@@ -14,9 +14,11 @@ fused optimiser. All but the first column of the others are captured whole in a 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -172,3 +174,15 @@ def show_table(table: dict[str, Any]) -> str:
         cells = [f"{row[c]['ms']:12.2f}" if "ms" in row.get(c, {}) else f"{'-':>12s}" for c in columns]
         lines.append(f"{name:20s}" + "".join(cells))
     return "\n".join(lines)
+
+
+def write_table(path: Path, found: dict[str, Any]) -> None:
+    """Write the table as JSON; rows of the same GPU, torch and batch that the file has and `found` has not are kept."""
+    rows: dict[str, Any] = {}
+    if path.exists():
+        old = json.loads(path.read_text(encoding="utf-8"))
+        if all(old.get(key) == found[key] for key in ("gpu", "torch", "batch")):
+            rows = old["networks"]
+    for name, row in found["networks"].items():
+        rows[name] = {**rows.get(name, {}), **row}
+    path.write_text(json.dumps({**found, "networks": rows}, indent=1) + "\n", encoding="utf-8")

@@ -1,6 +1,6 @@
 """Check `predict`, `solve` and `certify` against a brute force on random problems.
 
-    python benchmarks/theory.py --problems 500
+    python benchmarks/theory.py --problems 500 --out results/theory/random-problems.json
 
 The brute force is tests/reference/theory.py: L-BFGS over every entry of W, H and b from random starts, written from the
 papers' objective alone. It shares no code with `ncollapse.theory`. Losses, free and ReLU features, dimensions below and
@@ -9,11 +9,14 @@ above K, unequal and empty classes, class weights and bias decays from 0 to 1000
 - excess: the predicted minimum minus the best value of the brute force. It must not exceed 1e-7.
 - bound: the certified lower bound minus the best value known. It must not exceed rounding (1e-12).
 - gap: the certified gap at the predicted optimum. It must be below 1e-7 for convex losses and d >= K.
+
+Seconds are of processor time. Results are written after every problem; a run with the same --out goes on after them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 import time
@@ -89,12 +92,9 @@ def make(case: dict[str, Any]) -> nc.Problem:
 def check(seed: int, restarts: int = 4) -> dict[str, Any]:
     """One problem: what was predicted, what the brute force found, and the certificate."""
     case, problem = draw(seed), make(draw(seed))
-    start = time.perf_counter()
-    try:
-        prediction = nc.predict(problem)
-    except ValueError:
-        prediction = nc.predict(problem, method="numerical")
-    seconds = time.perf_counter() - start
+    start = time.process_time()
+    prediction = nc.predict(problem)
+    seconds = time.process_time() - start
     name = case["name"]
     nonconvex = name == "focal" or (case["dim"] is not None and case["dim"] < case["num_classes"])
     weight = None if problem.loss.weight is None else problem.loss.weight.numpy()
@@ -113,13 +113,15 @@ def check(seed: int, restarts: int = 4) -> dict[str, Any]:
         most_samples=16,
         **REFERENCE.get(name, LOSSES[name]),
     )
-    found = {"seed": seed, "case": case, "method": prediction.method, "seconds": seconds}
+    kind = {"loss": name, "features": "relu" if case["relu"] else "free"}
+    found: dict[str, Any] = {"seed": seed, **kind, "method": prediction.method, "seconds": seconds}
     found["excess"] = prediction.objective - brute["objective"]
     found["best"] = min(prediction.objective, brute["objective"])
     found["gap"] = found["bound"] = math.nan
     if problem.loss.convex:
         certificate = certify_prediction(prediction)
-        found["gap"], found["bound"] = certificate.gap, certificate.lower_bound - found["best"]
+        bound = max(certificate.lower_bound, np.nan_to_num(prediction.lower_bound, nan=-math.inf))
+        found["gap"], found["bound"] = certificate.gap, bound - found["best"]
     found["tight"] = problem.loss.convex and (case["dim"] is None or case["dim"] >= case["num_classes"])
     return found
 
@@ -147,30 +149,54 @@ def failures(found: dict[str, Any]) -> list[str]:
     return broken
 
 
+def tabulate(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The worst of each kind of problem."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for found in results:
+        groups.setdefault((found["loss"], found["features"]), []).append(found)
+    return [
+        {
+            "loss": name,
+            "features": features,
+            "problems": len(group),
+            "closed": sum(found["method"] == "closed" for found in group),
+            "excess": max(found["excess"] for found in group),
+            "bound": max((found["bound"] for found in group if found["bound"] is not None), default=None),
+            "gap": max((found["gap"] for found in group if found["tight"]), default=None),
+            "slowest": max(found["seconds"] for found in group),
+        }
+        for (name, features), group in sorted(groups.items())
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=500)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--out", type=Path, help="a JSON file for the results")
     args = parser.parse_args()
-    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    results: list[dict[str, Any]] = []
+    if args.out is not None and args.out.exists():
+        results = json.loads(args.out.read_text())["results"]
+    done = {found["seed"] for found in results}
     broken = 0
     for seed in range(args.first, args.first + args.problems):
+        if seed in done:
+            continue
         found = check(seed)
-        rows.setdefault((found["case"]["name"], "relu" if found["case"]["relu"] else "free"), []).append(found)
         for line in failures(found):
             broken += 1
-            print(f"seed {seed}: {line}; {found['case']}", flush=True)
-    heads = ("problems", "closed", "excess", "bound", "gap, d>=K", "slowest")
+            print(f"seed {seed}: {line}; {draw(seed)}", flush=True)
+        results.append({key: None if value != value else value for key, value in found.items()})
+        if args.out is not None:
+            args.out.write_text(json.dumps({"table": tabulate(results), "results": results}, indent=1) + "\n")
+    heads = ("problems", "closed", "excess", "bound", "gap", "slowest")
     print(f"{'loss':14}{'features':10}" + "".join(f"{head:>11}" for head in heads))
-    for (name, features), group in sorted(rows.items()):
-        closed = sum(found["method"] == "closed" for found in group)
-        excess = max(found["excess"] for found in group)
-        bound = np.nanmax([found["bound"] for found in group] + [-math.inf])
-        gap = max((found["gap"] for found in group if found["tight"]), default=math.nan)
-        slowest = max(found["seconds"] for found in group)
-        numbers = f"{len(group):11}{closed:11}{excess:11.1e}{bound:11.1e}{gap:11.1e}{slowest:10.1f}s"
-        print(f"{name:14}{features:10}{numbers}")
-    print(f"{broken} failures in {args.problems} problems")
+    for row in tabulate(results):
+        cells = [(row[head], "11.1e" if head in heads[2:5] else "11.4g") for head in heads]
+        numbers = "".join(" " * 11 if value is None else format(value, form) for value, form in cells)
+        print(f"{row['loss']:14}{row['features']:10}{numbers}")
+    print(f"{broken} failures in {len(results)} problems")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from networks import COLUMNS, show_table, time_networks, without_our_kernels
+from networks import COLUMNS, show_table, time_networks, without_our_kernels, write_table
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
@@ -222,7 +222,7 @@ def main() -> None:
         if args.json:
             gpu = torch.cuda.get_device_name(device)
             found = {"gpu": gpu, "torch": torch.__version__, "batch": args.batch, "networks": table}
-            args.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            write_table(args.json, found)
         return
     train, test = (data.load("cifar10", args.data_root, split) for split in ("train", "test"))
     if args.per_class:

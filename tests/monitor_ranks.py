@@ -91,6 +91,10 @@ def sharded(rank):
     model = build()
     for module in (model[0], model[2], model):
         fully_shard(module)
+    try:
+        model(X)
+    except AttributeError as error:  # torch 2.6 shards models on GPUs alone
+        return f"unsupported: {error}"
     watch = nc.monitor(model, make_loader())
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     watch.observe()

@@ -349,8 +349,8 @@ class Evil:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "own_network:build"], "give FILE, or all of --model, --weights and --data"),
-        (["x.npz", "--model", "m"], "exclude each other"),
+        (["--model", "own_network:build"], "or all of --model, --weights and --data, got neither"),
+        (["x.npz", "--model", "m"], "got both"),
         (["--model", "own_network:none", "--weights", "w.pt", "--data", "digits"], "cannot be imported as package"),
         (["--model", "nowhere:build", "--weights", "w.pt", "--data", "digits"], "No module named 'nowhere'"),
         (["--model", "own_network:nothing", "--weights", "w.pt", "--data", "digits"], "returned int, not a torch.nn"),
@@ -367,7 +367,7 @@ class Evil:
         (["--model", "own_network:build", "--weights", "bad.safetensors", "--data", "digits"], "not a readable safe"),
         (["--model", "own_network:build", "--weights", "bad.index.json", "--data", "digits"], "no index of shards"),
         (["--model", "own_network:build", "--weights", "empty", "--data", "digits"], "no weights in empty"),
-        (["--model", "own_network:build", "--weights", "w.pt", "--data", "nonsense"], "no data set 'nonsense'"),
+        (["--model", "own_network:build", "--weights", "w.pt", "--data", "nonsense"], "got 'nonsense'"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(home, capsys, arguments, message):

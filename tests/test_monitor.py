@@ -261,6 +261,7 @@ def test_what_does_not_fit_is_known_before_training(digits):
 
 
 def test_the_page_on_monitoring(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
     monkeypatch.chdir(tmp_path)
     page = Path(__file__).parents[1] / "docs" / "monitor.md"
     names = {}

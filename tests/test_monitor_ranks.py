@@ -63,6 +63,8 @@ def test_an_error_in_one_process_is_raised_in_all(results):
 
 def test_fsdp(results, exact):
     found = results["sharded"]
+    if isinstance(found, str) and found.startswith("unsupported"):
+        pytest.skip(f"this torch has no FSDP on a CPU ({found})")
     assert found["first"] == pytest.approx(exact.nc1, rel=1e-6)
     assert found["samples"] == 33
     model = build()

@@ -263,19 +263,23 @@ def small(num_classes):
 
 def test_tuning_chooses_a_rate_for_each_loss_on_validation_data(tmp_path, capsys):
     options = ["--epochs", "2", "--seeds", "2", "--jobs", "1", "--engine", "packed", "--device", "cpu"]
-    words = ["compare", "--out", str(tmp_path), *options, "--tune", "lr=1e-6,0.1", "--json"]
+    words = ["compare", "--out", str(tmp_path), *options, "--tune", "lr=1e-6,0.2", "--json"]
     assert main(words) == 0
     captured = capsys.readouterr()
     found = json.loads(captured.out)
     assert [choice["loss"] for choice in found["tuning"]] == ["ce", "bce"]
-    assert all(choice["candidates"][choice["chosen"]] == {"optim.lr": 0.1} for choice in found["tuning"])
-    assert "tuned ce sgd: lr 0.1 (" in captured.err
+    assert all(choice["candidates"][choice["chosen"]] == {"optim.lr": 0.2} for choice in found["tuning"])
+    assert "tuned ce sgd: lr 0.2 (" in captured.err
     assert "the best optim.lr is at the end of the list" in captured.err
     configs = [json.loads(path.read_text()) for path in tmp_path.glob("*/config.json")]
-    assert {config["optim"]["lr"] for config in configs} == {0.1}
+    assert {config["optim"]["lr"] for config in configs} == {0.2}
     assert {config["data"]["validation"] for config in configs} == {0.0}
     tried = [json.loads(path.read_text()) for path in tmp_path.glob("tuning/runs/*/config.json")]
     assert sorted((c["loss"]["name"], c["optim"]["lr"], c["data"]["validation"]) for c in tried) == [
-        (loss, lr, 0.1) for loss in ("bce", "ce") for lr in (1e-6, 0.1)
+        (loss, lr, 0.1) for loss in ("bce", "ce") for lr in (1e-6, 0.2)
     ]
     assert [v["label"] for v in found["variants"]] == ["CE", "BCE"], "the runs of the tuning are not on the page"
+    assert main([*words, "--dry-run"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert (planned["preview"]["runs"], planned["preview"]["finished"]) == (8, 8), "the runs at the chosen rates count"
+    assert [row["state"] for row in planned["runs"]] == ["finished"] * 4

@@ -260,14 +260,17 @@ def test_the_list_fits_80_columns_on_a_terminal(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no experiment named"),
+        ([], "experiment: expected ids"),
         (["bce-vs-ce/table-66"], "did you mean bce-vs-ce/table-6 or "),
         (["bce-vs-ce/table-6:model=vgg"], "model = resnet18, resnet50, densenet121"),
         (["bce-vs-ce/table-6:model"], "must be KEY=VALUE"),
         (["bce-vs-ce/figure-3:bias_init=0", "--only", "bias_decay=0.5"], "no run of bce-vs-ce/figure-3 has all"),
         (["bce-vs-ce/table-6", "--index", "0/3", "--dry-run"], "got 0/3"),
         (["bce-vs-ce/table-6", "--index", "4/3", "--dry-run"], "got 4/3"),
-        (["bce-vs-ce/table-6", "nope/table-1", "--list"], "no experiment 'nope/table-1'"),
+        (
+            ["bce-vs-ce/table-6", "nope/table-1", "--list"],
+            "experiment: expected an id that --list prints, got 'nope/table-1'",
+        ),
         (["bce-vs-ce/table-6", "--only", "model=vgg"], "model = resnet18, resnet50, densenet121"),
         (["bce-vs-ce/table-6", "--index", "3"], "index: expected i/n"),
         (["bce-vs-ce/table-6", "--data-root", "/nowhere"], "its files go into /nowhere/MNIST/raw"),

@@ -342,8 +342,8 @@ def test_gaussian_noise_and_splits():
         ("gaussian:dim=two", "dim must be a int"),
         ("gaussian:dim=2", "dim >= 9"),
         ("gaussian:geometry=cube", "geometry"),
-        ("imagenette", "no data set 'imagenette'"),
-        ("npz:", "no data set 'npz:'"),
+        ("imagenette", "data set: expected .*got 'imagenette'"),
+        ("npz:", "data set: expected .*got 'npz:'"),
     ],
 )
 def test_unknown_names_and_options(name, match):

@@ -83,7 +83,7 @@ def test_an_adapted_head_is_refused_once_it_differs(inplace, layers):
     assert watch.observe().measurement.accuracy == pytest.approx(float((logits.argmax(1) == Y).float().mean()))
     with torch.no_grad():
         net[2].rate.normal_(std=0.01)
-    with pytest.raises(ValueError, match=r"no linear layer, plain, scaled or normalised .*2\.base_layer"):
+    with pytest.raises(ValueError, match=r"no linear layer, plain, scaled or normalised; .*2\.base_layer"):
         watch.observe()
 
 

@@ -88,7 +88,7 @@ def test_numbers_reach_the_logger_and_training_is_untouched(namespace, tmp_path)
 
 def test_a_module_without_forward_names_its_network(tmp_path):
     module = make_module("lightning.pytorch", own_forward=False)
-    with pytest.raises(ValueError, match="Module defines no forward; name the attribute"):
+    with pytest.raises(ValueError, match=r"network: expected the name of the attribute .* Module defines no forward"):
         fit("lightning.pytorch", module, tmp_path / "a", [NeuralCollapseCallback()])
     callback = NeuralCollapseCallback([(X[:40], Y[:40])], every=2, network="net")
     fit("lightning.pytorch", module, tmp_path / "b", [callback], epochs=3)

@@ -88,7 +88,7 @@ def test_a_cosine_classifier(tmp_path):
     assert callback.history[-1].measurement.nc2 == pytest.approx(exact.nc2, rel=1e-6)
     assert callback.history[-1].measurement.accuracy == pytest.approx(float(right))
     assert callback.history[0].measurement.nc2 != callback.history[-1].measurement.nc2
-    with pytest.raises(ValueError, match="no linear layer, plain, scaled or normalised"):
+    with pytest.raises(ValueError, match=r"no linear layer, plain, scaled or normalised; .* For a cosine classifier"):
         fit(Cosine(), [NeuralCollapseCallback()])
     with pytest.raises(ValueError, match="features: expected beside head=, got None"):
         NeuralCollapseCallback(head=module.classifier)
@@ -130,6 +130,45 @@ def test_training_is_untouched_and_the_numbers_are_right(loader, options):
         exact = nc.measure(watched.trunk(X.to(dtype)), Y, head=watched.head)
     assert [seen.epoch for seen in callback.history] == [0, 1, 2]
     assert callback.history[-1].measurement.nc1 == pytest.approx(exact.nc1, rel=1e-5)
+
+
+class LanguageModel(pl.LightningModule):
+    """A causal language model: the state at position t is classified as token t + 1; 0 is padding."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.recurrent = nn.Embedding(12, 8), nn.GRU(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 12)
+
+    def forward(self, tokens):
+        return self.head(self.recurrent(self.embedding(tokens))[0])
+
+    def training_step(self, batch, index):
+        return F.cross_entropy(self(batch[0])[:, :-1].flatten(0, 1), batch[1][:, 1:].flatten(), ignore_index=0)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+@pytest.mark.filterwarnings("ignore:measure. no sample of class:UserWarning")  # padding is a class without samples
+def test_a_causal_language_model():
+    tokens = torch.randint(1, 12, (40, 9), generator=torch.Generator().manual_seed(0))
+    tokens[::3, 6:] = 0
+    loader = DataLoader(TensorDataset(tokens, tokens), batch_size=16)
+    plain, watched = LanguageModel(), LanguageModel()
+    fit(plain, [], loader)
+    callback = NeuralCollapseCallback(shift=True, ignore_index=0)
+    fit(watched, [callback], loader)
+    assert all(map(torch.equal, plain.state_dict().values(), watched.state_dict().values()))
+    with torch.no_grad():
+        states = watched.recurrent(watched.embedding(tokens))[0]
+    kept = tokens[:, 1:] != 0
+    exact = nc.measure(states[:, :-1][kept], tokens[:, 1:][kept], head=watched.head)
+    measured = callback.history[-1].measurement
+    assert measured.num_samples == int(kept.sum())
+    assert measured.nc1 == pytest.approx(exact.nc1, rel=1e-5)
+    assert measured.accuracy == pytest.approx(exact.accuracy)
 
 
 def test_a_compiled_module():

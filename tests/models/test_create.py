@@ -202,9 +202,9 @@ def test_trunks_start_as_torchvisions_do(name):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"name": "resnet19"}, "no network 'resnet19'"),
-        ({"name": "wide-resnet18-3"}, "no network"),
-        ({"name": "mlp-0"}, "no network"),
+        ({"name": "resnet19"}, "model: expected .*got 'resnet19'"),
+        ({"name": "wide-resnet18-3"}, "model: expected"),
+        ({"name": "mlp-0"}, "model: expected"),
         ({"stem": "large"}, "stem"),
         ({"head": "cosine"}, "head must be"),
         ({"feature_dim": 0}, "feature_dim"),

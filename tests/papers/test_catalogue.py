@@ -130,7 +130,7 @@ def test_filters_that_fit_nothing_are_refused(words, message):
 def test_unknown_experiment_names_the_nearest():
     with pytest.raises(ValueError, match="did you mean bce-vs-ce/table-6 or "):
         get_experiment("bce-vs-ce/table6")
-    with pytest.raises(ValueError, match="no experiment 'xyz'; --list names all"):
+    with pytest.raises(ValueError, match="experiment: expected an id that --list prints, got 'xyz'"):
         get_experiment("xyz")
 
 

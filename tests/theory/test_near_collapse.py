@@ -8,7 +8,7 @@ import torch
 
 import ncollapse as nc
 from ncollapse.theory.dual import lower_bound
-from ncollapse.theory.point import read_point
+from ncollapse.theory.point import read_point, symmetrise
 
 DECAYS = {"weight_decay": 5e-3, "feature_decay": 5e-3}
 
@@ -54,8 +54,11 @@ def test_the_gap_is_a_sum_of_terms_that_are_not_negative(loss, features):
     for seed, scale in enumerate((0.01, 0.2)):
         h, y, w, b = disturb(p, scale, seed)
         point = read_point(h, y, w, b, p.problem, None, {})
-        bound = lower_bound(point)
+        bound, averaged = lower_bound(point), lower_bound(symmetrise(point))
         q, n = bound.gradients, len(y)
+        if averaged.value >= bound.value:  # one row stands for all
+            own, other = averaged.gradients[0, :2]
+            q = np.full((4, 4), other) + (own - other) * np.eye(4)
         columns = q[y].T / n  # Y [K, N]
         z = h @ w.T - b
         plain = nc.make_loss(loss, reduction="none")
@@ -76,6 +79,31 @@ def test_the_gap_is_a_sum_of_terms_that_are_not_negative(loss, features):
         )
 
 
+@pytest.mark.parametrize("features", ["free", "relu"])
+@pytest.mark.parametrize("loss", ["ce", "bce", "mse", "ls"])
+def test_the_metrics_are_within_their_bounds(loss, features):
+    informative = 0
+    for lb in (0.0, 0.02, 2.0):
+        p = nc.predict(loss, 4, per_class=6, bias_decay=lb, features=features, **DECAYS)
+        for seed, scale in enumerate((1e-6, 1e-4, 1e-3, 1e-2, 0.1, 0.5)):
+            h, y, w, b = disturb(p, scale, seed)
+            c, m = nc.certify(h, y, w, b, p.problem), nc.measure(h, y, w, b)
+            for name in ("nc1", "nc2", "nc3"):
+                bound = getattr(c, f"{name}_bound")
+                assert math.isnan(bound) or getattr(m, name) <= bound * (1 + 1e-9) + 1e-12, (name, lb, scale)
+                informative += bound < 0.1
+    assert informative >= 9
+
+
+def test_unequal_classes_have_no_bound_on_the_frames():
+    problem = nc.Problem("ce", class_counts=[6, 6, 3], **DECAYS)
+    s = nc.solve(problem)
+    rows = torch.tensor([0] * 6 + [1] * 6 + [2] * 3)
+    c = nc.certify(s.features[rows], rows, s.weight, s.bias, problem)
+    assert math.isnan(c.nc2_bound)
+    assert c.within_class_bound < 1e-5
+
+
 def test_bounds_at_the_optimum_are_sharp():
     p = nc.predict("bce", 10, per_class=6, bias_decay=5e-3, **DECAYS)
     c = nc.certify(*p.configuration(), p.problem)
@@ -83,6 +111,7 @@ def test_bounds_at_the_optimum_are_sharp():
     assert c.duality_bound < 1e-5
     assert c.accuracy_bound > 1 - 1e-9
     assert c.uniform_accuracy_bound > 1 - 1e-9
+    assert max(c.nc1_bound, c.nc2_bound, c.nc3_bound) < 1e-3
 
 
 def test_far_from_the_optimum_nothing_is_promised():

@@ -80,7 +80,7 @@ def test_mu_does_not_underflow():
         ({"loss": "hinge"}, "loss must be one of ce, bce, focal, ls, mse"),
         ({"loss": nc.BinaryLoss()}, "one logit a class"),
         ({"loss": nc.CELoss(weight=[1.0, 2.0])}, "loss has 2 class weights, but num_classes is 3"),
-        ({"method": "guess"}, "method must be one of closed, numerical"),
+        ({"method": "guess"}, "method must be one of auto, closed, numerical"),
     ],
 )
 def test_impossible_input_is_explained(change, message):
@@ -123,10 +123,10 @@ def test_parameters_beside_a_loss_object():
 def test_the_suggested_closed_form_is_one():
     arguments = {"class_counts": [5, 3, 1], **DECAYS}
     with pytest.raises(ValueError, match=r"free features and a bias \(features='relu' with bias=False has one\)"):
-        nc.predict("ce", **arguments)
+        nc.predict("ce", method="closed", **arguments)
     assert nc.predict("ce", features="relu", bias=False, **arguments).method == "closed"
     with pytest.raises(ValueError, match="a bias; method='numerical'"):  # nothing else has one in so few dimensions
-        nc.predict("ce", dim=2, **arguments)
+        nc.predict("ce", dim=2, method="closed", **arguments)
 
 
 @pytest.mark.parametrize(
@@ -144,4 +144,11 @@ def test_the_suggested_closed_form_is_one():
 )
 def test_no_closed_form_is_said(loss, change, message):
     with pytest.raises(ValueError, match=f"no closed form is known for .*{message}.*method='numerical'"):
-        nc.predict(loss, **DECAYS, **change)
+        nc.predict(loss, method="closed", **DECAYS, **change)
+    found = nc.predict(loss, **DECAYS, **change)  # by default it is minimised, with a bracket of the minimum
+    assert found.method == "numerical"
+    assert found.solution.objective == found.objective
+    if loss != "focal":
+        assert found.lower_bound <= found.objective * (1 + 1e-12)
+    if change.get("dim") is None and loss != "focal":
+        assert found.objective - found.lower_bound < 1e-7

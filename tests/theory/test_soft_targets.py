@@ -84,10 +84,10 @@ def test_logit_offsets():
     c = nc.certify(solution.features, solution.labels, solution.weight, None, adjusted)
     assert c.objective == pytest.approx(solution.objective, abs=1e-12)
     with pytest.raises(ValueError, match="no closed form is known for ce with a logit offset"):
-        nc.predict(adjusted.replace(features="relu"))
+        nc.predict(adjusted.replace(features="relu"), method="closed")
     soft = nc.Problem("ce", targets=MIXED, target_counts=COUNTS, bias=False, features="relu", **DECAYS)
     with pytest.raises(ValueError, match="no closed form is known for ce with soft targets"):
-        nc.predict(soft)
+        nc.predict(soft, method="closed")
 
 
 @pytest.mark.parametrize(("loss", "params"), [("ce", {}), ("focal", {"gamma": 2.0}), ("ls", {"alpha": 0.1})])

@@ -316,7 +316,7 @@ def test_theory_knows_the_width_of_the_network_and_the_short_batch(tmp_path):
     narrow = problem_of(model__name="mlp-5")
     assert narrow.dim == 5
     with pytest.raises(ValueError, match="closed form"):
-        predict(narrow)
+        predict(narrow, method="closed")
 
 
 def test_full_disk_names_the_file_and_loses_nothing(tmp_path, monkeypatch):

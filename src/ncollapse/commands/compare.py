@@ -97,7 +97,7 @@ def main(argv: list[str]) -> int:
     """Parse, run, print; 0 if every run finished, else 1."""
     args = parse_args(Args, argv, "compare")
     from ncollapse.compare.plan import compare, plan
-    from ncollapse.compare.tuning import check_tuning, parse_grid, tune
+    from ncollapse.compare.tuning import apply_earlier, check_tuning, parse_grid, tune
     from ncollapse.sweep.preview import preview
     from ncollapse.sweep.progress import follow
     from ncollapse.sweep.sweep import check_options
@@ -108,9 +108,10 @@ def main(argv: list[str]) -> int:
     tuned = check_tuning(recipes, grid, index)
     check_options(args.out, args.engine, args.jobs, args.device, index, args.time_limit)
     local = args.engine != "ray"  # whose nodes may have a GPU where this one has none
-    shown = preview(recipes, args.out, tuning=tuned, timed=local, data_root=args.data_root, device=args.device)
+    expected = apply_earlier(recipes, grid, args.out)
+    shown = preview(expected, args.out, tuning=tuned, timed=local, data_root=args.data_root, device=args.device)
     if args.dry_run:
-        return show_plan(recipes, shown, args)
+        return show_plan(expected, shown, args)
     print("\n".join(shown.lines()), file=sys.stderr, flush=True)
     options = {name: getattr(args, name) for name in SWEEP}
     choices: list[Choice] = []

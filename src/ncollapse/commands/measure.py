@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
         found = measure_model(args)
         show(found.measurement, as_json=args.json, normalisation=found.normalisation)
     elif args.model or args.weights or args.data:
-        raise ValueError("FILE and --model, --weights, --data exclude each other: arrays or a checkpoint, not both")
+        raise ValueError("FILE: expected either a file of arrays or --model, --weights and --data, got both")
     else:
         show(measure_file(args.file, args), as_json=args.json)
     return 0
@@ -90,7 +90,7 @@ def measure_file(file: Path, args: Args) -> Measurement:
 def measure_model(args: Args) -> Checkpoint:
     """Measure a checkpoint; tensors of the file that the network does not have are named on standard error."""
     if args.model is None or args.weights is None or args.data is None:
-        raise ValueError("nothing to measure: give FILE, or all of --model, --weights and --data")
+        raise ValueError("FILE: expected a file of arrays, or all of --model, --weights and --data, got neither")
     for name in ("numerical_rank", "fields", "reference"):
         if getattr(args, name):
             raise ValueError(f"--{name.replace('_', '-')}: works on a FILE of arrays only")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
@@ -21,6 +22,7 @@ MEANINGS = {
     "weight_energy": "|W|^2, called rho",
     "feature_energy": "mean |h|^2",
     "objective": "loss and decays together",
+    "lower_bound": "certified: no last layer has a lower objective",
     "gap": "a of the logits a (I - J/K) + c J/K - b",
     "mean_component": "c of those logits",
 }
@@ -84,8 +86,8 @@ class Args:
     """Of ce and bce."""
     class_reduction: Literal["sum", "mean"] | None = None
     """Of mse: sum over the classes (default) or mean."""
-    method: Literal["closed", "numerical"] = "closed"
-    """numerical: minimise, where no closed form is known."""
+    method: Literal["auto", "closed", "numerical"] = "auto"
+    """closed: a closed form or an error. numerical: minimise. auto: a closed form if one is known, else minimise."""
     sensitivity: bool = False
     """Also show the derivatives with respect to the decays."""
     json: bool = False
@@ -97,7 +99,7 @@ def main(argv: list[str]) -> int:
     args = parse_args(Args, argv, "predict")
     params = {name: value for name in LOSS_PARAMS if (value := getattr(args, name)) is not None}
     try:
-        prediction = predict(
+        prediction = follow(
             args.loss,
             num_classes=args.num_classes,
             weight_decay=args.weight_decay,
@@ -125,6 +127,21 @@ def main(argv: list[str]) -> int:
     else:
         show(prediction, sensitivity=args.sensitivity)
     return 0
+
+
+def follow(loss: str, **arguments: Any) -> Prediction:
+    """Predict, with a display of the minimiser's starts on standard error, if that is a terminal, while it runs."""
+    if not sys.stderr.isatty():
+        return predict(loss, **arguments)
+    with console.progress() as display:
+        task = display.add_task("minimising", total=None, visible=False, detail="")
+
+        def show_start(starts: int, best: float) -> None:
+            display.update(task, visible=True, completed=starts, detail=f"starts; lowest objective {best:.9g}")
+
+        prediction = predict(loss, progress=show_start, **arguments)
+        display.update(task, visible=False)
+    return prediction
 
 
 def spell(message: str) -> str:

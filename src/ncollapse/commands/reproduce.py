@@ -76,7 +76,7 @@ def main(argv: list[str]) -> int:
     if args.list:
         return print_list(args)
     if not args.experiments:
-        raise ValueError("no experiment named; give ids such as bce-vs-ce/table-6, or --list")
+        raise ValueError("experiment: expected ids such as bce-vs-ce/table-6, or --list, got none")
     from ncollapse.papers.archive import collect
     from ncollapse.papers.catalogue import require_data
     from ncollapse.papers.reproduce import run_selections

@@ -6,7 +6,6 @@ from ncollapse.compare.quantities import QUANTITIES, SPEEDS, Quantity
 from ncollapse.compare.ranking import Effect, Place, Ranking
 from ncollapse.compare.seeds import Difference, Estimate, estimate, is_number
 from ncollapse.compare.variants import (
-    CASES,
     LOSSES,
     Variant,
     gather_copies,
@@ -14,11 +13,11 @@ from ncollapse.compare.variants import (
     measured,
     name_loss,
     name_losses,
+    name_optimiser,
     predicted,
 )
 
 __all__ = [
-    "CASES",
     "LOSSES",
     "QUANTITIES",
     "SPEEDS",
@@ -41,6 +40,7 @@ __all__ = [
     "name_early",
     "name_loss",
     "name_losses",
+    "name_optimiser",
     "predicted",
     "to_dict",
 ]

@@ -112,6 +112,7 @@ def check_plan(data: str, losses: Sequence[str], optimisers: Sequence[str], seed
 
 def choose_recipe(data: str, loss: str, recipe: str | None, model: str | None = None) -> Recipe:
     """Return the recipe that the runs of one loss share."""
+    from ncollapse.losses.calls import split_call
     from ncollapse.train import Recipe, recipes
     from ncollapse.train.recipe import LossSpec
 
@@ -119,9 +120,9 @@ def choose_recipe(data: str, loss: str, recipe: str | None, model: str | None = 
     if name.endswith((".toml", ".json")):
         base = Recipe.from_file(name)
     else:
-        wishes = {"loss": loss, "data": data} | ({} if model is None else {"model": model})
+        wishes = {"loss": split_call(loss)[0], "data": data} | ({} if model is None else {"model": model})
         base = recipes.choose(name, **wishes)
-    spec = base.loss if base.loss.name == loss else LossSpec(loss)
+    spec = base.loss if base.loss.name == loss else LossSpec(loss)  # which may have parameters in its name
     return base.override(loss=spec, data__name=data)
 
 

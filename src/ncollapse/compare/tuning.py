@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncollapse.runs.files import write_atomic
-from ncollapse.runs.record import RunRecord
+from ncollapse.runs.record import RunRecord, read_run
 from ncollapse.sweep.preview import TUNING
 from ncollapse.sweep.sweep import sweep
 
@@ -102,7 +103,7 @@ def plan_tuning(recipes: Sequence[Recipe], grid: dict[str, tuple[float, ...]]) -
     for recipe in variants:
         held = recipe if recipe.data.validation else recipe.override(data__validation=VALIDATION)
         held = held.override(select="last")
-        tried.append((recipe, [_change(held, dict(zip(grid, point))) for point in product(*grid.values())]))
+        tried.append((recipe, [_change(held, point) for point in list_points(grid)]))
     return tried
 
 
@@ -124,14 +125,32 @@ def tune(
     tried = plan_tuning(recipes, grid)
     records = sweep([run for _, runs in tried for run in runs], out / TUNING, progress=progress, **options)
     by_id = {record.run_id: record for record in records}
-    choices, values = [], {}
-    for recipe, runs in tried:
-        candidates = [dict(zip(grid, point)) for point in product(*grid.values())]
-        choice = choose(recipe, candidates, [by_id[run.run_id] for run in runs])
-        choices.append(choice)
-        values[_variant(recipe)] = choice.values
-    write_atomic(out / "tuning.json", json.dumps([asdict(choice) for choice in choices], indent=1).encode())
-    return [_change(recipe, values[_variant(recipe)]) for recipe in recipes], choices
+    choices = {
+        _variant(recipe): choose(recipe, list_points(grid), [by_id[run.run_id] for run in runs])
+        for recipe, runs in tried
+    }
+    content = [asdict(choice) for choice in choices.values()]
+    write_atomic(out / "tuning.json", json.dumps(content, indent=1).encode())
+    return [_change(recipe, choices[_variant(recipe)].values) for recipe in recipes], list(choices.values())
+
+
+def apply_earlier(recipes: Sequence[Recipe], grid: dict[str, tuple[float, ...]], out: str | Path) -> list[Recipe]:
+    """Return the recipes with what an earlier tuning in `out` chose; those whose tuning is open stay as they are."""
+    values: dict[str, dict[str, Any]] = {}
+    for recipe, runs in plan_tuning(recipes, grid) if grid else ():
+        with suppress(TuningError):
+            records = [read_run(Path(out) / TUNING / run.run_id) for run in runs]
+            values[_variant(recipe)] = choose(recipe, list_points(grid), records).values
+    return [_change(recipe, values.get(_variant(recipe), {})) for recipe in recipes]
+
+
+def list_points(grid: dict[str, tuple[float, ...]]) -> list[dict[str, Any]]:
+    """Return every combination of the values of a grid.
+
+    >>> list_points({"optim.lr": (0.1, 1.0)})
+    [{'optim.lr': 0.1}, {'optim.lr': 1.0}]
+    """
+    return [dict(zip(grid, point)) for point in product(*grid.values())]
 
 
 def choose(recipe: Recipe, candidates: list[dict[str, Any]], records: Sequence[RunRecord]) -> Choice:

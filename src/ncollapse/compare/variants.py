@@ -40,7 +40,16 @@ WORDS = {
 }
 UNSET = {"data.subset": "all samples", "model.feature_dim": "the network's own d"}
 PLAIN = ("data.name", "model.name", "optim.name", "model.head", "schedule.name")
-CASES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "lbfgs": "L-BFGS"}
+OPTIMISERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "lbfgs": "L-BFGS"}
+
+
+def name_optimiser(name: str) -> str:
+    """The name of an optimiser for people; any other word stays as it is.
+
+    >>> name_optimiser("adamw"), name_optimiser("resnet18")
+    ('AdamW', 'resnet18')
+    """
+    return OPTIMISERS.get(name, name)
 
 
 def name_loss(loss: str) -> str:
@@ -165,7 +174,7 @@ def predicted(record: RunRecord) -> dict[str, Any]:
     try:
         recipe = Recipe.from_dict(record.config)
         problem = recipe.problem(samples=count_samples(recipe.data))
-        return predict(problem).to_dict() if problem is not None else {}
+        return predict(problem, method="closed").to_dict() if problem is not None else {}
     except Exception:  # a record may hold anything; then there is no prediction, but there is a page
         return {}
 
@@ -221,7 +230,7 @@ def phrase(key: str, value: Any) -> str:
         return f"{word} {', '.join(map(str, value)) or 'none'}"
     text = f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value)
     if key in PLAIN:
-        return CASES.get(text, text)
+        return name_optimiser(text)
     return f"{word} {text}"
 
 

@@ -103,7 +103,7 @@ INFO: dict[str, Info] = {
     "imagenet": Info(None, 1000, 1_281_167, 50_000, ("imagenet", "ImageNet")),
     "mini-imagenet": Info(None, 100, 50_000, 10_000, ("mini-imagenet", "miniImageNet")),
 }
-KNOWN = f"{', '.join(INFO)}, gaussian, folder:PATH and npz:PATH"
+KNOWN = f"{', '.join(INFO)}, gaussian, folder:PATH or npz:PATH"
 
 
 def is_known(name: str) -> bool:
@@ -138,7 +138,7 @@ def load(name: str, root: str | os.PathLike[str] | None = None, split: str = "tr
     if name == "digits":
         return load_digits(split)
     if not is_known(name):
-        raise ValueError(f"no data set {name!r}; there are {KNOWN}")
+        raise ValueError(f"data set: expected {KNOWN}, got {name!r}")
     folder = find_folder(name, root)
     if name in ("imagenet", "mini-imagenet"):
         return load_folder(folder, split, name) if name == "imagenet" else load_mini_imagenet(folder, split)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import random
 from collections.abc import Iterator, Sequence
@@ -103,8 +104,7 @@ class DecodingWorkers:
             collate_fn=_collate,
             pin_memory=device.type == "cuda",
             persistent_workers=count > 0,
-            # forked children of a process with threads or a CUDA context may hang
-            multiprocessing_context=None if not count else "spawn" if os.name == "nt" else "forkserver",
+            multiprocessing_context=choose_start_method() if count else None,
             generator=Generator(),
         )
 
@@ -122,6 +122,11 @@ class DecodingWorkers:
             if isinstance(batch, str):
                 raise ValueError(batch)
             yield batch
+
+
+def choose_start_method() -> str:
+    """Return how decoding processes start: never by fork, since children of a process with threads may hang."""
+    return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
 def count_cores() -> int:

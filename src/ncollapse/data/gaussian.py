@@ -35,11 +35,14 @@ class Mixture:
         least = {"etf": self.num_classes - 1, "orthogonal": self.num_classes, "random": 1}[self.geometry]
         if self.num_classes < 2 or self.dim < max(1, least):
             raise ValueError(
-                f"gaussian needs num_classes >= 2 and, for geometry={self.geometry}, dim >= {max(1, least)}; "
+                f"gaussian: expected num_classes >= 2 and, for geometry={self.geometry}, dim >= {max(1, least)}, "
                 f"got num_classes={self.num_classes}, dim={self.dim}"
             )
         if self.per_class < 1 or self.test_per_class < 1 or not 0 <= self.std < float("inf"):
-            raise ValueError("gaussian needs per_class >= 1, test_per_class >= 1 and a finite std >= 0")
+            raise ValueError(
+                "gaussian: expected per_class >= 1, test_per_class >= 1 and a finite std >= 0, got "
+                f"per_class={self.per_class}, test_per_class={self.test_per_class}, std={self.std}"
+            )
 
 
 def load_gaussian(options: str, split: str) -> Dataset:

@@ -40,7 +40,7 @@ class _Source:
         channels_last: bool = False,
     ) -> None:
         if len(dataset) == 0:
-            raise ValueError(f"the data set {dataset.name!r} ({dataset.split}) is empty")
+            raise ValueError(f"dataset: expected at least one sample, got none in {dataset.name!r} ({dataset.split})")
         if not dataset.is_image and (image_size is not None or channels is not None):
             raise ValueError(f"image_size and channels need images; {dataset.name!r} holds vectors {dataset.shape}")
         if channels is not None and dataset.shape[0] not in (1, channels):
@@ -101,7 +101,9 @@ class DeviceLoader:
     ) -> None:
         self.augment = augment or Augment()
         if not dataset.is_image and (self.augment.spatial or self.augment.mixes):
-            raise ValueError(f"augmentation needs images; {dataset.name!r} holds vectors {dataset.shape}")
+            raise ValueError(
+                f"augment: expected a data set of images, got {dataset.name!r}, which holds vectors {dataset.shape}"
+            )
         if self.augment.resized_crop:
             raise ValueError("augment.resized_crop works on folders that stream; use crop for data in memory")
         self.steps = count_steps(len(dataset), batch_size, drop_last=drop_last, rank=rank, world_size=world_size)

@@ -72,8 +72,9 @@ def find_classifier(model: nn.Module, inputs: Any, layer: str | None = None) -> 
             f"model: {_describe(model)} has several classifiers: {', '.join(found)}; name one by layer={found[-1]!r}"
         )
     raise ValueError(
-        f"model: {_describe(model)} returns the output of no linear layer, plain, scaled or normalised (LoRA on the "
-        f"classifier: merge it, or give features and head=); {_list(layers)}"
+        f"model: {_describe(model)} returns the output of no linear layer, plain, scaled or normalised; "
+        f"{_list(layers)}. For a cosine classifier, or LoRA on the classifier, give a function that returns the "
+        "features and, as head=, one that returns the pair (weight, threshold): docs/monitor.md shows how"
     )
 
 

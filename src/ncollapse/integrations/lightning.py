@@ -96,7 +96,8 @@ class NeuralCollapseCallback(CollapseCallback, *find_bases()):  # type: ignore[m
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure after an epoch."""
         if self.monitor is not None and self.monitor.step() is not None:
-            pl_module.log_dict(self.numbers(), on_step=False, on_epoch=True, batch_size=1)
+            # all processes have the same numbers; without sync_dist Lightning warns once for each of them
+            pl_module.log_dict(self.numbers(), on_step=False, on_epoch=True, sync_dist=True, batch_size=1)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure the last state, where `every` passed over it."""
@@ -114,6 +115,7 @@ class NeuralCollapseCallback(CollapseCallback, *find_bases()):  # type: ignore[m
             return module.get_submodule(self.network)
         if type(module).forward.__module__.partition(".")[0] in ("torch", *NAMESPACES):
             raise ValueError(
-                f"{type(module).__name__} defines no forward; name the attribute that holds the network: network='...'"
+                "network: expected the name of the attribute that holds the network, since "
+                f"{type(module).__name__} defines no forward, got None"
             )
         return module

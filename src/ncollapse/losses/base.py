@@ -15,6 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from ncollapse.losses.calls import split_call
 from ncollapse.losses.forms import ContrastiveForm, ConvexForm, SeparableForm, differentiate, unreduced
 from ncollapse.losses.inputs import check_reduction
 from ncollapse.plugins import import_plugin, is_plugin
@@ -92,6 +93,13 @@ class Loss(nn.Module):
         slopes = gradient.numpy() @ np.eye(len(sizes))[members]
         return values.numpy().reshape(z.shape[:-1]), slopes.reshape(z.shape)
 
+    def evaluate_labels(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the losses [B] at logits [B, K] and labels [B], without class weights, and their gradients [B, K].
+
+        This base method differentiates `forward`; a loss with a formula overrides it.
+        """
+        return differentiate(unreduced(self), logits, labels)
+
     def phi(self, t: ArrayLike, num_classes: int) -> Scalar:
         """Return the contrastive bound phi of all-losses Def. 1.
 
@@ -156,20 +164,28 @@ def unregister(name: str) -> None:
 def is_loss_name(name: object) -> bool:
     """Whether `make_loss` takes a name: that of a registered loss, or package.module:Class for one of your own.
 
-    >>> is_loss_name("bce"), is_loss_name("my_losses:HingeLoss"), is_loss_name("hinge")
+    Parameters may follow in brackets.
+
+    >>> is_loss_name("bce"), is_loss_name("my_losses:HingeLoss(margin=2)"), is_loss_name("hinge")
     (True, True, False)
     """
-    return isinstance(name, str) and (name in _LOSSES or is_plugin(name))
+    if not isinstance(name, str):
+        return False
+    try:
+        base, _ = split_call(name)
+    except ValueError:
+        return False
+    return base in _LOSSES or is_plugin(base)
 
 
 def make_loss(loss: str | Loss, **params: Any) -> Loss:
     """Return the loss of that name, or the loss object itself; parameters that are None take the loss's default.
 
-    A loss that is not registered is named by its class, package.module:Class.
+    A loss that is not registered is named by its class, package.module:Class. A name may have parameters in brackets.
 
     >>> from ncollapse.losses import make_loss
-    >>> make_loss("focal", gamma=2)
-    FocalLoss(gamma=2)
+    >>> make_loss("focal", gamma=2), make_loss("focal(gamma=2)")
+    (FocalLoss(gamma=2), FocalLoss(gamma=2))
     """
     params = {name: value for name, value in params.items() if value is not None}
     if isinstance(loss, Loss):
@@ -180,6 +196,10 @@ def make_loss(loss: str | Loss, **params: Any) -> Loss:
         raise ValueError(
             f"loss must be one of {', '.join(LOSS_NAMES)}, package.module:Class or a loss object, got {loss!r}"
         )
+    loss, called = split_call(loss)
+    if twice := ", ".join(called.keys() & params.keys()):
+        raise TypeError(f"loss {loss!r}: {twice} given twice, in the name and beside it")
+    params |= called
     kind = _LOSSES[loss] if loss in _LOSSES else import_plugin(loss, "loss")
     if not (isinstance(kind, type) and issubclass(kind, Loss)):
         raise TypeError(f"loss: expected a subclass of ncollapse.Loss, got {loss!r}, which is {kind!r}")

@@ -15,7 +15,7 @@ from scipy.special import expit, log_expit, xlog1py, xlogy
 from torch import Tensor
 
 from ncollapse.losses.base import Loss, register
-from ncollapse.losses.forms import TINY, ConvexForm, SeparableForm, mixing
+from ncollapse.losses.forms import TINY, ConvexForm, SeparableForm, least_probability, mixing
 from ncollapse.losses.inputs import check_most, check_smoothing, check_weight, is_index, one_hot, read_logits, reduce
 from ncollapse.losses.softmax import sigmoid
 
@@ -90,6 +90,14 @@ class BCELoss(Loss):
         value = -(sizes * (goal * log_expit(z) + (1.0 - goal) * log_expit(-z))).sum(axis=-1)
         return value, sizes * ((1.0 - goal) * sigmoid(z) - goal * sigmoid(-z))
 
+    def evaluate_labels(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if self.label_smoothing:
+            return super().evaluate_labels(logits, labels)
+        own = labels[:, None]
+        z = logits.scatter(1, own, -logits.gather(1, own))  # the loss is sum_l log(1 + e^z_l) in these
+        slope = torch.sigmoid(z)
+        return -F.logsigmoid(z.neg_()).sum(dim=1), slope.scatter_(1, own, -slope.gather(1, own))
+
     def convex_form(self, targets: Array) -> ConvexForm:
         return SigmoidForm(self, targets)
 
@@ -134,8 +142,15 @@ class SigmoidForm(ConvexForm):
         own = self.targets == self.targets.max(axis=1, keepdims=True)
         return np.asarray(np.where((r > expit(threshold)) == own, cost, 0.0).min(axis=1))
 
-    def hessian(self, logits: Array, shares: Array) -> Array:
-        return np.asarray(shares @ (expit(logits) * expit(-logits)))
+    def least_curvature(self, gradient: Array, budget: float) -> float:
+        """p (1 - p) at the least p and at the least 1 - p: in between it is larger."""
+        values = np.unique(np.clip(gradient + self.goals, 0.0, 1.0))
+        ends = [least_probability(float(r), budget) for r in (*values, *(1.0 - values))]
+        return min(p * (1.0 - p) for p in ends)
+
+    def hessian(self, logits: Array, shares: Array, classes: NDArray[np.int64] | None = None) -> Array:
+        diagonal = shares @ (expit(logits) * expit(-logits))
+        return np.asarray(diagonal if classes is None else np.bincount(classes, diagonal))
 
     def balance(self, gradient: Array, shares: Array) -> Array:
         excess = shares @ gradient

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.special import log_expit, xlog1py, xlogy
 from torch import Tensor
 
 from ncollapse.losses.base import Loss, register
-from ncollapse.losses.forms import TINY, ContrastiveForm, ConvexForm, mixing
+from ncollapse.losses.forms import TINY, ContrastiveForm, ConvexForm, least_probability, mixing
 from ncollapse.losses.inputs import check_smoothing, check_weight, is_index, one_hot, read_logits, reduce
 from ncollapse.losses.softmax import group_leads, lead_of, log_probabilities, sigmoid
 
@@ -75,6 +76,19 @@ class SoftmaxLoss(Loss):
         slopes[..., 0] += self.smoothing
         return value, slopes
 
+    def evaluate_labels(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if self.smoothing:
+            return super().evaluate_labels(logits, labels)
+        # with a the lead of the own class over the others: L = -log sigmoid(a), and dL/da = -sigmoid(-a)
+        own = labels[:, None]
+        others = logits.scatter(1, own, -torch.inf)
+        top = others.amax(dim=1, keepdim=True)
+        terms = others.sub_(top).exp_()
+        total = terms.sum(dim=1, keepdim=True)
+        lead = logits.gather(1, own) - top - total.log()
+        miss = torch.sigmoid(-lead)
+        return -F.logsigmoid(lead).squeeze(1), terms.mul_(miss / total).scatter_(1, own, -miss)
+
     def convex_form(self, targets: Array) -> ConvexForm:
         return SoftmaxForm(self, targets)
 
@@ -129,9 +143,16 @@ class SoftmaxForm(ConvexForm):
         cost[rows, own] = np.inf
         return np.asarray(np.where(mine > r, cost, np.where(np.isinf(cost), cost, 0.0)).min(axis=1))
 
-    def hessian(self, logits: Array, shares: Array) -> Array:
+    def least_curvature(self, gradient: Array, budget: float) -> float:
+        """The least probability: on centred x the Hessian diag(p) - p p^T is at least min p times |x|^2."""
+        values = np.unique(np.maximum(gradient + self.goals, 0.0))
+        return min(least_probability(min(float(r), 1.0), budget) for r in values)
+
+    def hessian(self, logits: Array, shares: Array, classes: NDArray[np.int64] | None = None) -> Array:
         p = np.exp(logits - logits.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
+        if classes is not None:
+            p = np.stack([np.bincount(classes, row) for row in p])
         return np.asarray(np.diag(shares @ p) - (p.T * shares) @ p)
 
     def balance(self, gradient: Array, shares: Array) -> Array:

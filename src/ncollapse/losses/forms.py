@@ -11,6 +11,7 @@ or replace by numerical minimisation.
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -39,7 +40,8 @@ class ConvexForm(ABC):
 
     def __init__(self, loss: Loss, targets: Array) -> None:
         self.loss, self.targets = unreduced(loss), targets
-        self.one_hot = bool((targets.shape[0] == targets.shape[1]) and (targets == np.eye(len(targets))).all())
+        plain = bool(((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all())
+        self.labels = targets.argmax(axis=1) if plain else None
 
     @abstractmethod
     def conjugate(self, gradient: Array) -> Array:
@@ -65,28 +67,42 @@ class ConvexForm(ABC):
         """The same for a sample with its own logit below `threshold` or another above it; None if it is not known."""
         return None
 
+    def least_curvature(self, gradient: Array, budget: float) -> float | None:
+        """A lower bound on the curvature of the loss at all logits of Fenchel-Young loss at most `budget`.
+
+        So |z - z_g|^2 <= 2 FY / curvature for them, z_g = `invert(q)` (for losses of logit differences: up to a common
+        shift of the logits). None if it is not known.
+        """
+        return None
+
     def evaluate(self, logits: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
         """The losses [B] and their gradients [B, K] at logits [B, K] of samples of the groups [B]."""
-        rows = groups.clamp(0, len(self.targets) - 1)  # the caller refuses groups out of range
-        target = rows if self.one_hot else torch.from_numpy(self.targets).to(logits)[rows]
-        return differentiate(self.loss, logits, target)
+        if self.labels is not None:
+            return self.loss.evaluate_labels(logits, torch.from_numpy(self.labels).to(groups.device)[groups])
+        return differentiate(self.loss, logits, torch.from_numpy(self.targets).to(logits)[groups])
 
-    def curve(self, logits: Array, shares: Array) -> tuple[float, Array, Array]:
-        """sum_g share_g L(z_g), the gradients [G, K] at the rows z_g, and the mean Hessian ([K, K] or its diagonal)."""
+    def curve(
+        self, logits: Array, shares: Array, classes: NDArray[np.int64] | None = None
+    ) -> tuple[float, Array, Array]:
+        """sum_g share_g L(z_g), the gradients [G, K] at the rows z_g, and the mean Hessian, as `hessian` gives it."""
         value, gradient = self.evaluate(torch.from_numpy(logits), torch.arange(len(logits)))
-        return float(shares @ value.numpy()), gradient.numpy(), self.hessian(logits, shares)
+        return float(shares @ value.numpy()), gradient.numpy(), self.hessian(logits, shares, classes)
 
-    def hessian(self, logits: Array, shares: Array) -> Array:
-        """The mean Hessian sum_g share_g L''(z_g), [K, K] or its diagonal [K]; by automatic differentiation."""
+    def hessian(self, logits: Array, shares: Array, classes: NDArray[np.int64] | None = None) -> Array:
+        """The mean Hessian sum_g share_g L''(z_g), [K, K] or its diagonal [K]; by automatic differentiation.
+
+        With `classes` [K], the group of each class, the Hessian in one common shift of the logits of each group.
+        """
         z, weights = torch.from_numpy(logits), torch.from_numpy(shares)
-        rows = torch.arange(len(z))
+        target = torch.from_numpy(self.targets if self.labels is None else self.labels)
+        member = torch.arange(z.shape[1]) if classes is None else torch.from_numpy(classes)
 
         def total(shift: Tensor) -> Tensor:
-            target = rows if self.one_hot else torch.from_numpy(self.targets)
-            value: Tensor = weights @ self.loss(z + shift, target)
+            value: Tensor = weights @ self.loss(z + shift[member], target)
             return value
 
-        matrix = torch.autograd.functional.hessian(total, torch.zeros(z.shape[1], dtype=torch.float64))  # type: ignore[no-untyped-call]
+        start = torch.zeros(int(member.max()) + 1, dtype=torch.float64)
+        matrix = torch.autograd.functional.hessian(total, start)  # type: ignore[no-untyped-call]
         return np.asarray(matrix)
 
 
@@ -171,6 +187,23 @@ class ContrastiveForm:
 
     def _pull(self, a: float) -> float:
         return -float(self.loss.at(a, 0.0, self.num_classes).d_pos)
+
+
+def least_probability(r: float, budget: float) -> float:
+    """The smallest p with r log(r/p) + (1-r) log((1-r)/(1-p)) <= budget, rounded down."""
+    if r <= 0.0:
+        return 0.0
+
+    def surplus(exponent: float) -> float:
+        p = r * math.exp(exponent)
+        rest = 0.0 if r >= 1.0 else (1.0 - r) * (math.log1p(-r) - math.log1p(-p))
+        return rest - r * exponent - budget
+
+    low = -1.0
+    while surplus(low) < 0.0 and low > -1e6:
+        low *= 2.0
+    root = find_root(surplus, low, 0.0) if surplus(low) > 0.0 and budget > 0.0 else (0.0 if budget <= 0.0 else low)
+    return r * math.exp(min(root, 0.0)) * (1.0 - 1e-9)
 
 
 def mixing(excess: Array, below: Array, above: Array) -> Array:

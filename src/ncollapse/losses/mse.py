@@ -182,8 +182,12 @@ class QuadraticForm(ConvexForm):
         room = np.where(own, 1.0, -1.0) * (self.invert(gradient) - threshold)
         return np.asarray((self.weights * np.maximum(room, 0.0) ** 2 / 2).min(axis=1))
 
-    def hessian(self, logits: Array, shares: Array) -> Array:
-        return np.asarray(shares @ self.weights)
+    def least_curvature(self, gradient: Array, budget: float) -> float:
+        return float(self.weights.min())
+
+    def hessian(self, logits: Array, shares: Array, classes: NDArray[np.int64] | None = None) -> Array:
+        diagonal = shares @ self.weights
+        return np.asarray(diagonal if classes is None else np.bincount(classes, diagonal))
 
     def balance(self, gradient: Array, shares: Array) -> Array:
         return np.asarray(gradient - shares @ gradient)

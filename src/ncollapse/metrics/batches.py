@@ -15,7 +15,7 @@ Labels: TypeAlias = Array | Sequence[int]
 Batches: TypeAlias = Iterable[tuple[Array, Array]]
 Chunk: TypeAlias = tuple[Tensor, Tensor]
 
-CPU_NUMBERS = 1 << 19  # numbers a chunk of features: 4 MB in float64, so that a chunk stays in the cache
+CPU_NUMBERS = 1 << 18  # numbers a chunk of features: 2 MB in float64, so that a chunk stays in the cache
 CUDA_NUMBERS = 1 << 27  # 1 GB: large products, and a few dozen launches for a million samples
 CPU_ROWS = 4096  # a longer chunk of narrow features would lose digits in its sums
 INFERRED_CLASSES = 1 << 20  # a larger number of classes has to be given, not inferred from the largest label

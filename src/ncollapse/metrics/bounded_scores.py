@@ -7,13 +7,13 @@ from torch import Tensor
 
 from .classifier import Classifier
 from .collapse import Moments
-from .products import UNIT, Products, bound_error
-from .rows import Rows, split_range
+from .products import TINY, UNIT, Float32Rows, Products, bound_error
+from .radii import decision_radii, is_worthwhile
+from .rows import invert, split_range
 from .sample_scores import SampleScores, ScoreNeeds, open_negatives
-from .second_pass import Chunk
+from .second_pass import Chunk, find_beyond
 
 SCORES = 1 << 21  # scores a tile: 8 MB
-HUGE = 1e30  # relative offsets beyond this do not fit into float32
 CANCELLED = 1e-5  # a difference below this share of its terms has lost too many digits
 
 
@@ -22,31 +22,8 @@ def tile_rows(num_classes: int) -> int:
     return max(64, SCORES // num_classes)
 
 
-class UnitRows:
-    """Rows [K, d] divided by the largest norm among them, in float32, for products with unit vectors."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.norms = rows.norms()
-        self.largest = float(self.norms.max()) or 1.0
-        self.values = torch.empty(len(rows), rows.dim, dtype=torch.float32, device=rows.device)
-        for part in rows.parts():
-            self.values[part] = rows.block(part) / self.largest
-
-    def multiply(self, units: Tensor) -> Tensor:
-        """Products [c, K] of the rows with float32 unit vectors, off by at most `bound_error(d)` each."""
-        return units @ self.values.T
-
-    def shift(self, tile: Tensor, inverse: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores a_j x + offset_j in the units of `multiply`, and how far they may be off, sample by sample [c]."""
-        offset = offset / self.largest
-        size = inverse * offset.abs().max()
-        fits = (size < HUGE) & (inverse > 0)
-        shifted = torch.addcmul(tile, (inverse * fits).float()[:, None], offset.float())
-        return shifted, torch.where(fits, bound_error(self.values.shape[1]) + 4 * UNIT * (1 + size), torch.inf)
-
-
 class BoundedScores(SampleScores):
-    """Every score in float32, of centred features and centred weights at unit length, so that its error is bounded.
+    """Every score in float32, of centred features and centred weights, so that its error is bounded.
 
     The classes that these scores single out are certain, or else found again in float64; their scores are then computed
     in float64. The same holds for the least and the largest negative score. Their mean comes from the class means,
@@ -57,59 +34,73 @@ class BoundedScores(SampleScores):
         self, classifier: Classifier, moments: Moments, classes: Tensor | None, needs: ScoreNeeds, energy: float
     ) -> None:
         super().__init__(classifier, moments, needs)
-        self.classifier, self.classes, self.global_mean = classifier, classes, moments.global_mean
+        self.classifier, self.classes = classifier, classes
         centred = classifier.rows().centre()
-        self.units = UnitRows(centred)
-        norms = self.units.norms
-        inverse = torch.where(norms > 0, 1 / norms, 0.0)
+        self.narrow, self.scale = Float32Rows(centred), moments.float32_scale
+        inverse = invert(self.narrow.norms)
         self.cosines = Products(centred, scale=inverse)
-        self.relative = (inverse * self.units.largest).to(torch.float32)
+        self.relative = (inverse * self.narrow.largest).to(torch.float32)
         self.shared = torch.cat([block @ moments.global_mean for block in centred.blocks()])
-        logit_offset = self.shared - classifier.bias
-        self.logit_offset = logit_offset - logit_offset.mean()
+        offset = self.shared - classifier.bias
+        self.offset = self.narrow.offset(offset - offset.mean(), self.scale)
         self.mean_weight = classifier.rows().mean()
         self.anchor_mean = moments.anchor @ self.mean_weight
-        self.common_squares = torch.zeros((), dtype=torch.float64, device=norms.device)
+        self.common_squares = torch.zeros((), dtype=torch.float64, device=inverse.device)
+        self.radii: Tensor | None = None
+        if needs.decisions_only and is_worthwhile(moments.num_samples, len(classifier.weight)):
+            self.radii = decision_radii(classifier, moments, classes)
         if needs.negatives:
             self.negatives = open_negatives(classifier, moments, classes, energy)
-            self.extremes = [_Extreme(sign, self.scores, norms.device) for sign in (1.0, -1.0)]
+            self.extremes = [_Extreme(sign, self.scores, inverse.device) for sign in (1.0, -1.0)]
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
         super().add(chunk)
-        for part in split_range(len(chunk.labels), tile_rows(len(self.units.values))):
+        if self.needs.decisions_only:
+            place = slice(chunk.start, chunk.start + len(chunk.labels))
+            self.decision[place] = find_beyond(self.radii, chunk, chunk.labels, self._decide)
+            return
+        for part in split_range(len(chunk.labels), tile_rows(len(self.narrow.values))):
             self._add_part(chunk, part)
+
+    def _decide(self, chunk: Chunk) -> Tensor:
+        """The class with the largest logit."""
+        found = torch.empty_like(chunk.labels)
+        for part in split_range(len(found), tile_rows(len(self.narrow.values))):
+            samples = chunk.narrow.part(part)
+            tile, bound = self.narrow.multiply(samples, chunk.room)
+            scores = self.offset.add_to(tile, bound, samples, tile)
+            found[part] = self.logits.decide(*scores, chunk.x[part], chunk.labels[part])
+        return found
 
     def _add_part(self, chunk: Chunk, part: slice) -> None:
         place = slice(chunk.start + part.start, chunk.start + part.stop)
-        x, shifted, distances = chunk.x[part], chunk.shifted[part], chunk.distances[part]
-        labels = chunk.labels[part]
-        inverse = chunk.inverse[part]
-        tile = self.units.multiply(chunk.units[part])
-        if self.needs.logits:
-            index = self.logits.settle(*self.units.shift(tile, inverse, self.logit_offset), x, labels)
+        x, labels, samples = chunk.x[part], chunk.labels[part], chunk.narrow.part(part)
+        tile, bound = self.narrow.multiply(samples, chunk.room)
+        other = chunk.room.take("other tile", *tile.shape, dtype=torch.float32)
+        if self.needs.decisions:
+            index = self.logits.settle(*self.offset.add_to(tile, bound, samples, other), x, labels)
             own = self.positive[place] - self.bias[labels]
             self.put_logits(place, own, self.logits.at(x, index), index)
-        elif self.needs.decisions:
-            logits, bound = self.units.shift(tile, inverse, self.logit_offset)
-            self.decision[place] = self.logits.settle(logits, bound, x)
         if self.negatives is not None:
-            self._add_negatives(tile, x, labels, distances)
+            self._add_negatives(tile, chunk, part, other)
         if self.needs.margins:
-            index = self.cosines.settle(tile.mul_(self.relative), bound_error(shifted.shape[1]), shifted, labels)
-            margin = self.cosines.at(shifted, labels) - self.cosines.at(shifted, index)
-            self.margin[place] = margin * inverse
+            centred = chunk.centred[part]
+            index = self.cosines.settle(tile.mul_(self.relative), bound, centred, labels)
+            margin = self.cosines.at(centred, labels) - self.cosines.at(centred, index)
+            self.margin[place] = margin * chunk.inverse[part]
 
-    def _add_negatives(self, tile: Tensor, x: Tensor, labels: Tensor, distances: Tensor) -> None:
+    def _add_negatives(self, tile: Tensor, chunk: Chunk, part: slice, out: Tensor) -> None:
         assert self.negatives is not None
-        scale = self.negatives.scale
-        lengths, common = distances * (self.units.largest * scale), x @ self.mean_weight + self.anchor_mean
+        scale, x = self.negatives.scale, chunk.x[part]
+        lengths, common = chunk.norms[part] * (self.narrow.largest * scale), x @ self.mean_weight + self.anchor_mean
         self.common_squares += (common - self.negatives.centre).square().sum()
-        shared = self.shared * scale
-        scores = (tile * lengths.float()[:, None]).add_(shared.float()).add_((common * scale).float()[:, None])
-        bound = bound_error(x.shape[1]) * lengths
-        bound += 4 * UNIT * (lengths + shared.abs().max() + (common * scale).abs())
-        own = labels[:, None]
+        shared, added = self.shared * scale, common * scale
+        scores = torch.mul(tile, self.narrow.largest / self.scale * scale, out=out)
+        scores.add_(shared.float()).add_(added.float()[:, None])
+        bound = bound_error(x.shape[1]) * lengths + x.shape[1] * TINY
+        bound += 4 * UNIT * (lengths + shared.abs().max() + added.abs())
+        own = chunk.labels[part, None]
         for extreme in self.extremes:
             extreme.add(scores.scatter_(1, own, -extreme.sign * torch.inf), bound, x)
         self.negatives.count_bins(scores.scatter_(1, own, -torch.inf))

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from .batches import Source, refuse_inferred, refuse_non_finite
-from .rows import add_by_class, square_norms
+from .rows import add_by_class, invert, square_norms
 from .similarity import DirectionSums
+from .workspace import Workspace
 
 SMALLEST, LARGEST = 1e-70, 1e70  # between them fourth powers, summed over samples and classes, stay within float64
 
@@ -39,6 +40,7 @@ def sum_classes(source: Source, num_classes: int | None, *, directions: bool = T
     counts, total = torch.zeros(classes, **options), torch.zeros((), **options)
     units = DirectionSums.zeros(classes, source.dim, source.device) if directions else None
     anchor: Tensor | None = None
+    room = Workspace(source.device)
     for features, labels in source.read(source.rows()):
         if source.num_classes is None and len(labels):
             largest = int(labels.max())
@@ -51,7 +53,7 @@ def sum_classes(source: Source, num_classes: int | None, *, directions: bool = T
         norms = torch.linalg.vector_norm(features, dim=1)
         total += norms.square().sum()
         if units is not None:
-            units.add(features, labels, norms)
+            units.add(features, labels, invert(norms), room)
         if anchor is None:
             anchor = features[0].clone()
         features.sub_(anchor)  # in place: a chunk is ours until the next one

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -20,19 +21,27 @@ from .rows import ROUNDING, Rows, dot
 if TYPE_CHECKING:
     from .shards import Shards
 
+MODERATE = 2.0**20  # features of this size, or the inverse of it, are not scaled before they are rounded to float32
+
 
 @dataclass(frozen=True)
 class Moments:
-    """Class statistics of the classes that have samples, relative to an anchor near the features."""
+    """Class statistics of the classes that have samples.
+
+    The global mean (over samples, bce-vs-ce Eq. 27) is anchor + shift: kept apart, they have more digits than their
+    sum, so that features with a large common offset lose none.
+    """
 
     counts: Tensor  # [K] float64, all positive
-    offsets: Tensor  # [K, d] class mean minus the anchor
-    anchor: Tensor  # [d]
-    shift: Tensor  # [d] global mean (over samples, bce-vs-ce Eq. 27) minus the anchor
+    offsets: Tensor  # [K, d] class mean minus the global mean (bce-vs-ce Eq. 36); zero where that is rounding
+    anchor: Tensor  # [d] a point near the features
+    shift: Tensor  # [d] global mean minus the anchor
     energies: Tensor  # [K] mean of |h - anchor|^2: the scale against which a difference is rounding
     variances: Tensor | None = None  # [K] mean squared distance of a class's samples to its mean
     basis: Tensor | None = None  # [d, r] orthonormal columns that span the centred means; None: all of R^d
     scatter: Tensor | None = None  # [r, r] sum over samples of (h - mean)(h - mean)^T in that basis
+    whitening: Whitening | None = None  # directions that `nc1` takes the scatter along
+    along: Tensor | None = None  # [q] sum over samples of (direction . (h - mean))^2, instead of the scatter
     shards: Shards | None = None  # where each process holds some of the classes: counts, offsets, energies, variances
 
     @property
@@ -40,11 +49,16 @@ class Moments:
         """The mean over samples [d]."""
         return self.anchor + self.shift
 
-    @property
+    @cached_property
     def rounding(self) -> float:
         """Differences of features or means up to this length are rounding errors."""
-        largest = self.energies.amax() if len(self.energies) else self.energies.new_zeros(())
-        return ROUNDING * math.sqrt(float(largest if self.shards is None else self.shards.largest(largest)))
+        return bound_rounding(self.energies, self.shards)
+
+    @cached_property
+    def float32_scale(self) -> float:
+        """A power of two that brings the features near 1; 1 where they fit into float32 as they are."""
+        size = math.sqrt(float(self.counts @ self.energies) / float(self.counts.sum()))
+        return 1.0 if size == 0 or 1 / MODERATE < size < MODERATE else 2.0 ** -round(math.log2(size))
 
     @property
     def num_samples(self) -> float:
@@ -52,17 +66,13 @@ class Moments:
         total = self.counts.sum()
         return float(total if self.shards is None else self.shards.add(total))
 
-    def around_anchor(self) -> Rows:
-        """The class means minus the anchor."""
-        return Rows(self.offsets, shards=self.shards)
-
     def means(self) -> Rows:
         """The class means."""
-        return Rows(self.offsets, -self.anchor, shards=self.shards)
+        return Rows(self.offsets, -self.global_mean, shards=self.shards)
 
     def centred(self) -> Rows:
-        """The class means minus the global mean (bce-vs-ce Eq. 36); zero where the difference is rounding."""
-        return Rows(self.offsets, self.shift, floor=self.rounding, shards=self.shards)
+        """The class means minus the global mean."""
+        return Rows(self.offsets, shards=self.shards)
 
     def variances_or_zero(self) -> Tensor:
         """The variances of the classes, zeros where they were not measured."""
@@ -70,7 +80,20 @@ class Moments:
 
     def within(self) -> float:
         """trace(Sigma_W): the mean squared distance of a sample to its class mean."""
-        return float(self.around_anchor().add_up((self.counts * self.variances_or_zero()).sum())) / self.num_samples
+        return float(self.centred().add_up((self.counts * self.variances_or_zero()).sum())) / self.num_samples
+
+
+class Whitening(NamedTuple):
+    """Directions along which the squares of the residuals h - mean add up to trace(Sigma_W pinv(Sigma_B)).
+
+    The centred means M = U S V^T have A = M^T M with the pseudo-inverse sum_i p_i p_i^T, p_i = v_i / s_i. Around the
+    mean over classes, which is e away, A becomes B = A - K e e^T, and pinv(B) = pinv(A) + K u u^T / (1 + t) with
+    u = pinv(B) e and t = K e . u: one more direction gives `nc1_balanced`.
+    """
+
+    spectrum: Spectrum
+    directions: Tensor  # [rank + 1, d] the p_i and u
+    factor: float  # K / (1 + t)
 
 
 class Spectrum(NamedTuple):
@@ -82,10 +105,21 @@ class Spectrum(NamedTuple):
     axes: Tensor | None  # [r, rank] the directions of the centred means, where the rank is below r
 
 
-def take_moments(counts: Tensor, offsets: Tensor, anchor: Tensor, energies: Tensor) -> Moments:
-    """Moments of filled classes, from their counts, mean offsets and mean energies around the anchor."""
-    shift = counts @ offsets / counts.sum()
-    return Moments(counts, offsets, anchor, shift, energies)
+def take_moments(
+    counts: Tensor, offsets: Tensor, anchor: Tensor, energies: Tensor, shards: Shards | None = None
+) -> Moments:
+    """Moments of filled classes: counts, class means minus the anchor (overwritten), mean energies around it."""
+    around_anchor = Rows(offsets, shards=shards)
+    shift = around_anchor.add_up(counts @ offsets) / around_anchor.add_up(counts.sum())
+    offsets.sub_(shift)
+    offsets[torch.linalg.vector_norm(offsets, dim=1) <= bound_rounding(energies, shards)] = 0.0
+    return Moments(counts, offsets, anchor, shift, energies, shards=shards)
+
+
+def bound_rounding(energies: Tensor, shards: Shards | None) -> float:
+    """The length up to which differences of vectors with these squared norms are rounding errors."""
+    largest = energies.amax() if len(energies) else energies.new_zeros(())
+    return ROUNDING * math.sqrt(float(largest if shards is None else shards.largest(largest)))
 
 
 def span_means(moments: Moments) -> Moments:
@@ -95,12 +129,30 @@ def span_means(moments: Moments) -> Moments:
     return replace(moments, basis=torch.linalg.qr(moments.centred().whole().T).Q)
 
 
+def whiten_means(moments: Moments) -> Moments:
+    """Add the whitening of means whose basis is known."""
+    assert moments.basis is not None
+    spectrum = decompose_means(moments)
+    if spectrum.rank == 0:
+        return moments
+    axes = moments.basis if spectrum.axes is None else moments.basis @ spectrum.axes
+    centred = moments.centred()
+    triangle = centred.centre().multiply(axes).triangle()
+    gap = axes.T @ centred.mean()
+    half = torch.linalg.solve_triangular(triangle.T, gap[:, None], upper=False)
+    tilt = torch.linalg.solve_triangular(triangle, half, upper=True)
+    factor = len(centred) / (1 + len(centred) * float(half.square().sum()))
+    columns = torch.cat([axes / spectrum.singular_values[: spectrum.rank], axes @ tilt], 1)
+    return replace(moments, whitening=Whitening(spectrum, columns.T.contiguous(), factor))
+
+
 def finish_moments(moments: Moments, variances: Tensor, scatter: Tensor) -> Moments:
-    """Add variances and scatter; those below the rounding of the sums they come from are zero."""
+    """Add variances and scatter [r, r], or [q] along directions; those below the rounding of their sums are zero."""
     variances = torch.where(variances > ROUNDING**2 * moments.energies, variances, 0.0)
-    if not float(moments.around_anchor().add_up(variances.sum())):
+    if not float(moments.centred().add_up(variances.sum())):
         scatter = torch.zeros_like(scatter)
-    return replace(moments, variances=variances, scatter=scatter)
+    found = {"scatter" if scatter.ndim == 2 else "along": scatter}
+    return replace(moments, variances=variances, **found)
 
 
 def decompose_means(moments: Moments) -> Spectrum:
@@ -109,10 +161,12 @@ def decompose_means(moments: Moments) -> Spectrum:
     A direction counts as absent only below the rounding error of the means themselves, so that two nearly merged
     classes keep theirs.
     """
+    if moments.whitening is not None:
+        return moments.whitening.spectrum
     centred = moments.centred()
     matrix = centred.triangle() if moments.basis is None else centred.whole() @ moments.basis
     most = min(len(centred) - 1, centred.dim)
-    rounding = ROUNDING * float(moments.around_anchor().energy().sqrt())
+    rounding = ROUNDING * math.sqrt(float(centred.add_up(moments.energies.sum())))
     if len(matrix) == matrix.shape[1] == most:
         singular: Tensor = torch.linalg.svdvals(matrix)
         if bool((singular > rounding).all()):
@@ -125,10 +179,24 @@ def decompose_means(moments: Moments) -> Spectrum:
 def measure_within(moments: Moments, spectrum: Spectrum) -> dict[str, float]:
     """`nc1`, `nc1_balanced` and `nc1_quotient`; NaN where all class means coincide."""
     names = ("nc1", "nc1_balanced", "nc1_quotient")
-    if spectrum.rank == 0 or moments.scatter is None:
+    if spectrum.rank == 0 or (moments.scatter is None and moments.along is None):
         return dict.fromkeys(names, math.nan)
-    by_class = moments.around_anchor().centre()
-    total = moments.num_samples
+    nc1, balanced = _along_directions(moments) if moments.along is not None else _from_scatter(moments, spectrum)
+    total, between = moments.num_samples, float(moments.centred().energy()) / len(moments.centred())
+    return dict(zip(names, (nc1 / total, balanced / total, moments.within() / between)))
+
+
+def _along_directions(moments: Moments) -> tuple[float, float]:
+    assert moments.along is not None
+    assert moments.whitening is not None
+    nc1 = float(moments.along[:-1].sum())
+    return nc1, nc1 + moments.whitening.factor * float(moments.along[-1])
+
+
+def _from_scatter(moments: Moments, spectrum: Spectrum) -> tuple[float, float]:
+    """N nc1 and N nc1_balanced."""
+    assert moments.scatter is not None
+    by_class = moments.centred().centre()
     if spectrum.triangle is not None:
         scatter, around_samples, around_classes = moments.scatter, spectrum.triangle, by_class.triangle()
         nc1 = trace_ratio(scatter, around_samples)
@@ -139,9 +207,7 @@ def measure_within(moments: Moments, spectrum: Spectrum) -> dict[str, float]:
         nc1 = float((torch.diagonal(scatter) / spectrum.singular_values[: spectrum.rank] ** 2).sum())
         inside = spectrum.axes if moments.basis is None else moments.basis @ spectrum.axes
         around_classes = by_class.multiply(inside).triangle()
-    between = float(moments.centred().energy()) / len(by_class)
-    values = (nc1 / total, trace_ratio(scatter, around_classes) / total, moments.within() / between)
-    return dict(zip(names, values))
+    return nc1, trace_ratio(scatter, around_classes)
 
 
 def trace_ratio(scatter: Tensor, triangle: Tensor) -> float:

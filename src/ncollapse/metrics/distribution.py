@@ -9,13 +9,14 @@ does not depend on batches or order.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .scores import LEVELS, Counts, Spread, Values, make_spread, quantile_places
+from .rows import split_range
+from .scores import Counts, Spread, Values, interpolate, make_spread, quantile_places
 
 if TYPE_CHECKING:
     from .shards import Shards
@@ -24,6 +25,7 @@ EXACT = 1 << 23  # numbers held at once for exact quantiles: 64 MB
 SHIFT = 12  # mantissa digits of float32 dropped to make a bin
 FLIP = 0x7FFFFFFF  # all bits but the sign
 BINS = 1 << (32 - SHIFT)
+FEW = 1 << 18  # numbers that are sorted at once, or put into bins at once
 COPIES = 16  # of the counts on a GPU, where equal numbers would all add to the same few counts
 
 
@@ -62,11 +64,11 @@ class Distribution:
         self.keep(numbers)
 
     def add_other_scores(self, scores: Tensor, own: Tensor) -> None:
-        """Add scores [c, K] but for each sample's own class `own` [c, 1]; `scores` is overwritten."""
-        least = scores.scatter_(1, own, torch.inf).amin()
-        self.widen(least, scores.scatter_(1, own, -torch.inf).amax())
+        """Add scores [K, c] but for each sample's own class `own` [1, c]; `scores` is overwritten."""
+        least = scores.scatter_(0, own, torch.inf).amin()
+        self.widen(least, scores.scatter_(0, own, -torch.inf).amax())
         self.keep(scores)
-        self.squares += (scores.scatter_(1, own, self.centre) - self.centre).square_().sum()
+        self.squares += scores.scatter_(0, own, self.centre).sub_(self.centre).square_().sum()
 
     def widen(self, least: Tensor, largest: Tensor) -> None:
         """Note the extremes of some numbers."""
@@ -85,10 +87,7 @@ class Distribution:
 
     def count_bins(self, scaled: Tensor) -> None:
         """Count float32 numbers, times the scale, into the bins; `scaled` is overwritten."""
-        keys = scaled.view(torch.int32)
-        # flip the negative half so that the order of the keys is the order of the numbers
-        bins = (keys >> 31).bitwise_and_(FLIP).bitwise_xor_(keys)
-        bins = bins.bitwise_right_shift_(SHIFT).add_(BINS // 2).flatten()
+        bins = find_bins(scaled).flatten()
         if self._copies == 1:
             self._counts += torch.bincount(bins, minlength=BINS)
             return
@@ -105,13 +104,29 @@ class Distribution:
         counts[_bin_of(-math.inf)] -= self._parked
         return counts
 
-    def held(self) -> Values | None:
-        """All numbers, with those that quantiles need in their place of the order; None where only counts are kept."""
-        if not self.exact:
-            return None
+    def _rank(self, places: list[int]) -> dict[int, float]:
+        """The numbers with so many below them, for each of the places in ascending order.
+
+        Many numbers are counted into bins first, and only those in the bins of these places are sorted.
+        """
+        ranks = np.array(places)
         held: Values = self._held.cpu().numpy()
-        held.partition(sorted({*quantile_places(self.count), self.count - 1}))
-        return held[: self.count]
+        if len(held) <= FEW:
+            return dict(zip(places, np.partition(held, ranks)[ranks].tolist()))
+        bins = np.concatenate([_bin_held(self._held[part] * self.scale) for part in split_range(len(held), FEW)])
+        below = np.cumsum(np.bincount(bins, minlength=BINS))
+        found = np.searchsorted(below, ranks, side="right")
+        used = np.zeros(BINS, dtype=np.bool_)
+        used[found] = True
+        ordered = np.sort(held[used[bins]])
+        kept = np.unique(found)
+        sizes = below[kept] - np.where(kept > 0, below[kept - 1], 0)
+        starts = dict(zip(kept.tolist(), (np.cumsum(sizes) - sizes).tolist()))
+        before = np.where(found > 0, below[found - 1], 0)
+        return {
+            place: float(ordered[starts[int(index)] + place - int(passed)])
+            for place, index, passed in zip(places, found, before)
+        }
 
     def spread(self) -> Spread:
         """The spread of all numbers."""
@@ -120,37 +135,30 @@ class Distribution:
         least, largest = float(self.least), float(self.largest)
         mean = min(max(self.centre, least), largest)
         std = math.sqrt(float(self.squares) / self.count)
-        held = self.held()
-        if held is not None:
-            return make_spread(mean, std, held, least, largest)
-        q05, q25, median, q75, q95 = (min(max(value, least), largest) for value in self._binned_quantiles())
-        return Spread(mean, std, least, q05, q25, median, q75, q95, largest, self.count)
+        places = quantile_places(self.count)
+        quantiles = interpolate(self._rank(places) if self.exact else self._rank_binned(places), self.count)
+        return make_spread(mean, std, quantiles, least, largest, self.count)
 
-    def _binned_quantiles(self) -> list[float]:
+    def _rank_binned(self, places: list[int]) -> dict[int, float]:
+        """The same to within a bin."""
         below = np.cumsum(self._sum_copies())
-
-        def ranked(rank: int) -> float:  # the number with that many below it, to within its bin
+        found: dict[int, float] = {}
+        for rank in places:
             index = int(np.searchsorted(below, rank, side="right"))
             before = int(below[index - 1]) if index else 0
             share = (rank - before + 0.5) / int(below[index] - before)
             low, high = self._edge(index), self._edge(index + 1)
-            return low + share * (high - low)
-
-        result = []
-        for level in LEVELS:
-            place = level * (self.count - 1)
-            left, right = ranked(int(place)), ranked(min(int(place) + 1, self.count - 1))
-            result.append(left + (place - int(place)) * (right - left))
-        return result
+            found[rank] = low + share * (high - low)
+        return found
 
     def histogram(self, bins: int) -> tuple[Values, Counts]:
         """Edges [bins + 1] from least to largest and counts [bins]; a kept count is filed at the middle of its bin."""
         if self.count == 0:
             return np.linspace(0.0, 1.0, bins + 1), np.zeros(bins, dtype=np.int64)
         edges = even_edges(float(self.least), float(self.largest), bins)
-        held = self.held()
-        if held is not None:
-            return edges, np.histogram(held, edges)[0].astype(np.int64)
+        if self.exact:
+            held: Values = self._held.cpu().numpy()
+            return edges, np.histogram(held[held < np.inf], edges)[0].astype(np.int64)
         counts = self._sum_copies()
         filled = counts.nonzero()[0]
         middles = np.array([(self._edge(int(index)) + self._edge(int(index) + 1)) / 2 for index in filled])
@@ -162,6 +170,19 @@ class Distribution:
         key = (index - BINS // 2) << SHIFT
         key = key ^ FLIP if key < 0 else key
         return float(np.array([key], dtype=np.int32).view(np.float32)[0]) / self.scale
+
+
+def find_bins(numbers: Tensor) -> Tensor:
+    """The bin of each float32 number, as int32; larger numbers have no smaller bins."""
+    keys = numbers.view(torch.int32)
+    # flip the negative half so that the order of the keys is the order of the numbers
+    bins = (keys >> 31).bitwise_and_(FLIP).bitwise_xor_(keys)
+    return bins.bitwise_right_shift_(SHIFT).add_(BINS // 2)
+
+
+def _bin_held(numbers: Tensor) -> np.ndarray[Any, np.dtype[np.int32]]:
+    bins: np.ndarray[Any, np.dtype[np.int32]] = find_bins(numbers.to(torch.float32)).cpu().numpy()
+    return bins
 
 
 def choose_scale(largest: float) -> float:

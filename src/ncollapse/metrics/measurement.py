@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .equality import same_value
 from .fields import FIELDS
 from .flattening import flatten
 from .scores import Spread
@@ -199,20 +200,6 @@ class Measurement:
             relative = gap / abs(expected) if abs(expected) > ROUNDING else NAN
             result[row.name] = Deviation(found, expected, gap, relative)
         return result
-
-
-def same_value(left: Any, right: Any) -> bool:
-    """Equality of field values in which NaN equals NaN.
-
-    >>> same_value((1.0, math.nan), (1.0, float("nan")))
-    True
-    """
-    if isinstance(left, Spread) and isinstance(right, Spread):
-        left, right = dataclasses.astuple(left), dataclasses.astuple(right)
-    if isinstance(left, tuple) and isinstance(right, tuple):
-        return len(left) == len(right) and all(same_value(x, y) for x, y in zip(left, right))
-    both = isinstance(left, float) and isinstance(right, float) and math.isnan(left) and math.isnan(right)
-    return both or bool(left == right)
 
 
 def _get(source: Any, name: str) -> Any:

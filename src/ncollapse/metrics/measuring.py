@@ -73,6 +73,9 @@ def measure(
         reference: other samples, such as the training set, whose class means `nc4` and `nearest_mean_accuracy` use:
             `ClassStatistics`, a pair (features, labels), or batches of such pairs.
 
+    Returns:
+        A `Measurement`: one attribute for each field, as listed in docs/metrics.md; `print` shows a table.
+
     >>> import torch
     >>> m = measure(torch.eye(3).repeat(4, 1), torch.arange(3).repeat(4), weight=torch.eye(3))
     >>> m.nc1, m.accuracy, m.uniform_accuracy, m.positive_score.mean

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .bounded_scores import UnitRows
 from .bounded_scores import tile_rows as bounded_rows
 from .collapse import Moments
 from .exact_scores import FEW_SCORES, tile_rows
-from .products import Products
+from .presence import Presence
+from .products import Float32Rows, Products, narrow
 from .rows import Rows, split_range
-from .second_pass import Chunk, invert, to_units
+from .second_pass import Chunk, find_beyond
 
 
 def find_nearest(rows: Rows, x: Tensor) -> Tensor:
@@ -21,39 +21,72 @@ def find_nearest(rows: Rows, x: Tensor) -> Tensor:
 
 
 class NearestMeans:
-    """Collects the nearest class [N]; `classes` [K] names the rows of the moments, None where they are 0..K-1."""
+    """Collects the nearest class [N] among those of the moments.
 
-    def __init__(self, moments: Moments, classes: Tensor | None, num_samples: int) -> None:
+    radii: the distances [P] to its own class mean up to which a sample is nearest to that mean, if they are known.
+    """
+
+    def __init__(self, moments: Moments, presence: Presence, num_samples: int, radii: Tensor | None = None) -> None:
         rows = moments.centred()
         norms = rows.norms()
-        self.classes, self.moments = classes, moments
-        self.offset = -norms.square() / 2
-        self.products = Products(rows, offset=self.offset)  # |x - m|^2 is least where m x - |m|^2 / 2 is largest
+        self.moments, self.classes, self.places = moments, presence.classes, presence.places()
+        self.num_classes, self.radii = len(presence.counts), radii
+        offset = -norms.square() / 2
+        self.products = Products(rows, offset=offset)  # |x - m|^2 is least where m x - |m|^2 / 2 is largest
         self.nearest = torch.empty(num_samples, dtype=torch.int64, device=norms.device)
         self.right = torch.zeros((), dtype=torch.int64, device=norms.device)  # samples nearest to their own class
         exact = num_samples * len(rows) <= FEW_SCORES or norms.device.type != "cpu"
-        self.units = None if exact else UnitRows(rows)
-        self.matrix = rows.whole().T.contiguous() if exact else None
+        self.narrow = None if exact else Float32Rows(rows)
+        if self.narrow is not None:
+            self.offset = self.narrow.offset(offset, moments.float32_scale)
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
-        own = self.moments.offsets is chunk.moments.offsets
-        x = chunk.shifted if own else chunk.x + (chunk.moments.anchor - self.moments.global_mean)
-        if self.units is None:
-            size = tile_rows(len(self.offset), self.nearest.device)
+        place = slice(chunk.start, chunk.start + len(chunk.labels))
+        found = find_beyond(
+            self.radii, chunk, chunk.places, self._find if self.narrow is None else self._find_narrow
+        )
+        self.nearest[place] = found if self.classes is None else self.classes[found]
+        self.right += (self.nearest[place] == chunk.labels).sum()
+
+    def _centre(self, chunk: Chunk) -> Tensor:
+        """The features minus the global mean of the moments."""
+        own, ours = chunk.moments, self.moments
+        if ours.offsets is own.offsets:
+            return chunk.centred
+        move = (own.anchor - ours.anchor) - ours.shift
+        return torch.add(chunk.x, move, out=chunk.room.take("moved", *chunk.x.shape))
+
+    def _find(self, chunk: Chunk) -> Tensor:
+        """The place of the nearest mean of each sample, all in float64."""
+        x, offset = self._centre(chunk), self.products.offset
+        assert offset is not None
+        means, found = self.moments.offsets, self._guess(chunk)
+        for part in split_range(len(x), tile_rows(len(means), x.device)):
+            scores = chunk.room.take("scores", len(means), part.stop - part.start)
+            torch.mm(means, x[part].T, out=scores).add_(offset[:, None])
+            likely = found[part][None]
+            guessed = scores.gather(0, likely)
+            left = (scores.scatter_(0, likely, -torch.inf).amax(0) >= guessed[0]).nonzero().flatten()
+            likely[0, left] = scores[:, left].scatter_(0, likely[:, left], guessed[:, left]).argmax(0)
+        return found
+
+    def _guess(self, chunk: Chunk) -> Tensor:
+        """The place of each sample's own class among the means; any other where the class is not among them."""
+        known = chunk.labels.clamp_max(self.num_classes - 1)
+        return known.clone() if self.places is None else self.places[known]
+
+    def _find_narrow(self, chunk: Chunk) -> Tensor:
+        """The same from float32 products; the mean of the own class is likely the nearest."""
+        rows, x = self.narrow, self._centre(chunk)
+        assert rows is not None
+        if x is chunk.centred:
+            samples = chunk.narrow
         else:
-            size = bounded_rows(len(self.offset))
-            norms = chunk.distances if own else torch.linalg.vector_norm(x, dim=1)
-            inverse = invert(torch.where(norms > self.moments.rounding, norms, 0.0))
-            units = chunk.units if own else to_units(x, inverse)
-        for part in split_range(len(x), size):
-            if self.units is None:
-                assert self.matrix is not None
-                found = (x[part] @ self.matrix).add_(self.offset).argmax(1)
-            else:
-                tile = self.units.multiply(units[part])
-                scores, bound = self.units.shift(tile, inverse[part], self.offset)
-                found = self.products.settle(scores, bound, x[part])
-            found = found if self.classes is None else self.classes[found]
-            self.nearest[chunk.start + part.start : chunk.start + part.stop] = found
-            self.right += (found == chunk.labels[part]).sum()
+            samples = narrow(x, torch.linalg.vector_norm(x, dim=1), self.moments, chunk.room, "moved float32")
+        likely, found = self._guess(chunk), torch.empty_like(chunk.labels)
+        for part in split_range(len(x), bounded_rows(len(rows.values))):
+            some = samples.part(part)
+            tile, bound = rows.multiply(some, chunk.room)
+            found[part] = self.products.decide(*self.offset.add_to(tile, bound, some, tile), x[part], likely[part])
+        return found

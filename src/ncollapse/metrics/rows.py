@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .workspace import Workspace
+
 if TYPE_CHECKING:
     from .shards import Shards
 
 CPU_NUMBERS = 1 << 21  # numbers a block: 16 MB in float64
 CUDA_NUMBERS = 1 << 26
-ONE_HOT_CLASSES = 64  # up to here a product with one-hot labels is faster than adding row by row
+ONE_HOT_CLASSES = 64  # up to here a GPU is faster with a product with one-hot labels than with adding row by row
 ROUNDING = 2.0**-43  # 512 float64 roundings: what a sum over thousands of samples may be off, relative to its terms
 
 
@@ -31,7 +33,7 @@ def split_range(count: int, size: int) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class Rows:
-    """The matrix `values[index] - minus` [K, d] in float64; rows no longer than `floor` are zero.
+    """The matrix `values[index] - minus` [K, d] in float64.
 
     values: [M, d] in any real dtype. index: [K] rows of it, or None for all. minus: [d], or None for zeros.
     shards: where each process holds some of the rows; slices and blocks are then of those held here, everything else is
@@ -41,7 +43,6 @@ class Rows:
     values: Tensor
     minus: Tensor | None = None
     index: Tensor | None = None
-    floor: float = 0.0
     shards: Shards | None = None
 
     @property
@@ -77,7 +78,7 @@ class Rows:
 
     def block(self, part: slice) -> Tensor:
         """Some of the rows."""
-        if self.index is None and self.minus is None and self.values.dtype == torch.float64 and not self.floor:
+        if self.index is None and self.minus is None and self.values.dtype == torch.float64:
             return self.values[part]
         return self._finish(self.values[part if self.index is None else self.index[part]])
 
@@ -87,11 +88,7 @@ class Rows:
 
     def _finish(self, rows: Tensor) -> Tensor:
         rows = rows.to(torch.float64)
-        if self.minus is not None:
-            rows = rows - self.minus
-        if self.floor:
-            rows = torch.where(torch.linalg.vector_norm(rows, dim=1, keepdim=True) > self.floor, rows, 0.0)
-        return rows
+        return rows if self.minus is None else rows - self.minus
 
     def blocks(self) -> Iterator[Tensor]:
         """All rows, block by block."""
@@ -135,7 +132,7 @@ class Rows:
         """A^T A [d, d]: for K > d it has the norm and the non-zero eigenvalues of A A^T."""
         total = torch.zeros(self.dim, self.dim, dtype=torch.float64, device=self.device)
         for block in self.blocks():
-            total.addmm_(block.T, block)
+            add_gram(total, block)
         return self.add_up(total)
 
     def triangle(self) -> Tensor:
@@ -161,20 +158,39 @@ def dot(left: Rows, right: Rows) -> Tensor:
     return left.add_up(total)
 
 
-def add_by_class(sums: Tensor, labels: Tensor, rows: Tensor, scale: Tensor | None = None) -> None:
+def add_gram(total: Tensor, rows: Tensor) -> None:
+    """Add A^T A of float64 rows A [c, d] to `total` [d, d]."""
+    if total.device.type == "cpu":
+        matrix = rows.numpy()
+        total.add_(torch.from_numpy(matrix.T @ matrix))  # NumPy knows that it is symmetric: half the work
+    else:
+        total.addmm_(rows.T, rows)
+
+
+def add_by_class(
+    sums: Tensor, labels: Tensor, rows: Tensor, scale: Tensor | None = None, room: Workspace | None = None
+) -> None:
     """Add each row (times its scale) to its class's row of `sums` [K, d]."""
-    if len(sums) <= ONE_HOT_CLASSES:
+    if len(sums) <= ONE_HOT_CLASSES and sums.device.type != "cpu":
         marks = torch.zeros(len(labels), len(sums), dtype=sums.dtype, device=sums.device)
         if scale is None:
             marks.scatter_(1, labels[:, None], 1.0)
         else:
             marks.scatter_(1, labels[:, None], scale[:, None])
         sums.addmm_(marks.T, rows)
-    else:
-        sums.index_add_(0, labels, rows if scale is None else rows * scale[:, None])
+        return
+    if scale is not None:
+        out = None if room is None else room.take("scaled rows", *rows.shape)
+        rows = torch.mul(rows, scale[:, None], out=out)
+    sums.index_add_(0, labels, rows)
 
 
 def square_norms(rows: Tensor) -> Tensor:
     """The squared norms of rows [c, d]."""
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
     return norms.square_()
+
+
+def invert(norms: Tensor) -> Tensor:
+    """1 / norm, 0 where the norm is 0."""
+    return torch.where(norms > 0, 1 / norms, 0.0)

@@ -8,11 +8,12 @@ from .batches import Source
 from .bounded_scores import BoundedScores
 from .class_sums import ClassSums
 from .classifier import Classifier
-from .collapse import Moments, span_means
+from .collapse import Moments, span_means, whiten_means
 from .distribution import EXACT
 from .exact_scores import FEW_SCORES, ExactScores
 from .nearest_means import NearestMeans
 from .presence import Presence
+from .radii import is_worthwhile, nearest_mean_radii
 from .reference import Reference
 from .sample_fields import measure_nearest, measure_scores
 from .sample_scores import SampleScores, ScoreNeeds
@@ -45,23 +46,21 @@ class SamplePass:
         self.within: WithinClasses | None = None
         self.directions: CentredDirections | None = None
         scatter = wanted.any(*SCATTER) and presence.comparable
-        scatter |= isinstance(self.scores, BoundedScores) and self.scores.needs.negatives
-        if scatter or (presence.comparable and wanted.any(*VARIANCES, *SCATTER, *CENTRED, "cosine_margin")):
-            self.moments = span_means(moments) if scatter else moments
-            self.within = WithinClasses(self.moments, scatter=scatter)
+        whole = isinstance(self.scores, BoundedScores) and self.scores.needs.negatives
+        if whole or (presence.comparable and wanted.any(*VARIANCES, *SCATTER, *CENTRED, "cosine_margin")):
+            if scatter and not whole and len(moments.counts) < moments.offsets.shape[1]:
+                self.moments = whiten_means(span_means(moments))
+                scatter = self.moments.whitening is not None
+            self.within = WithinClasses(self.moments, scatter=scatter or whole)
         if presence.comparable and wanted.any(*CENTRED):
             self.directions = CentredDirections(moments)
 
     def _open_scores(self, classifier: Classifier | None, feature_energy: float) -> SampleScores | None:
         wanted = self.wanted
         negatives, logits = wanted.any(*NEGATIVES), wanted.any(*UNIFORM)
-        needs = ScoreNeeds(
-            own=negatives or logits or wanted.any("positive_score"),
-            decisions=logits or wanted.any("accuracy", "class_accuracy", "nc4"),
-            logits=logits,
-            margins=wanted.any("cosine_margin"),
-            negatives=negatives,
-        )
+        decisions, margins = logits or wanted.any("accuracy", "class_accuracy", "nc4"), wanted.any("cosine_margin")
+        own = negatives or logits or (decisions and margins) or wanted.any("positive_score")
+        needs = ScoreNeeds(own=own, decisions=decisions, logits=logits, margins=margins, negatives=negatives)
         if classifier is None or not (needs.every_score or needs.own):
             return None
         samples, classes = int(self.moments.counts.sum()), len(classifier.weight)
@@ -81,11 +80,14 @@ class SamplePass:
         presence = self.presence if reference is None else reference.presence
         if not presence.comparable or not bool(moments.centred().norms().any()):
             return None
-        return NearestMeans(moments, presence.classes, int(self.moments.counts.sum()))
+        samples, radii = int(self.moments.counts.sum()), None
+        if reference is None and is_worthwhile(samples, presence.present):
+            radii = nearest_mean_radii(moments)
+        return NearestMeans(moments, presence, samples, radii)
 
     def run(self, source: Source, first: ClassSums) -> Moments:
         """Read the samples again, where anything needs them; returns the moments with variances and scatter."""
-        parts = (self.directions, self.scores, self.nearest, self.within)  # the last overwrites the features
+        parts = (self.directions, self.scores, self.nearest, self.within)
         accumulators: list[Accumulator] = [part for part in parts if part is not None]
         if accumulators:
             read_again(source, first, self.moments, self.presence.places(), accumulators)

@@ -30,6 +30,11 @@ class ScoreNeeds:
         """Whether all N K scores are needed."""
         return self.decisions or self.logits or self.margins or self.negatives
 
+    @property
+    def decisions_only(self) -> bool:
+        """Whether the class with the largest logit is all that other classes' scores are needed for."""
+        return self.decisions and not (self.logits or self.margins or self.negatives)
+
 
 class SampleScores:
     """Own scores [N] and room for what every score is needed for."""
@@ -46,9 +51,7 @@ class SampleScores:
         self.labels = torch.empty(num_samples, dtype=torch.int64, device=device)
         self.positive = torch.empty(with_own, dtype=torch.float64, device=device)  # own score, without bias
         self.own_logit = torch.empty(with_logits, dtype=torch.float64, device=device)  # with bias
-        self.other_logit = torch.empty(
-            decided, dtype=torch.float64, device=device
-        )  # the largest of the others, with bias
+        self.other_logit = torch.empty(with_logits, dtype=torch.float64, device=device)  # the largest of the others
         self.decision = torch.empty(decided, dtype=torch.int64, device=device)  # the class with the largest logit
         self.margin = torch.empty(with_margin, dtype=torch.float64, device=device)  # cosine margin
         self.negatives: Distribution | None = None
@@ -61,9 +64,13 @@ class SampleScores:
             self.positive[place] = self.scores.at(chunk.x, chunk.labels)
 
     def put_logits(self, place: slice, own: Tensor, other: Tensor, index: Tensor) -> None:
-        """Note own logits, the largest others and their class; the first of equal logits decides."""
+        """Note own logits, the largest others and, where these are not smaller, their class.
+
+        The first of equal logits decides.
+        """
         labels = self.labels[place]
-        self.own_logit[place], self.other_logit[place] = own, other
+        if self.needs.logits:
+            self.own_logit[place], self.other_logit[place] = own, other
         wins = (own > other) | ((own == other) & (labels < index))
         self.decision[place] = torch.where(wins, labels, index)
 

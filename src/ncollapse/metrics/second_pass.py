@@ -6,10 +6,10 @@ the first addition on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,32 +17,44 @@ from torch import Tensor
 from .batches import Source
 from .class_sums import ClassSums
 from .collapse import Moments, finish_moments
-from .rows import square_norms
+from .products import Float32Samples, narrow
+from .rows import add_gram, invert
 from .similarity import DirectionSums
+from .workspace import Workspace
 
 SAME_TOTAL, SAME_CLASS, SAME_CONSTANT = 1e-7, 1e-5, 1e-12  # how far the energies of the two passes may differ
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some samples: features around the anchor, labels, their places among the classes present, and their start."""
+    """Some samples: features around the anchor, labels, their places among the classes present, and their start.
+
+    The features are valid until the next chunk is read. Products with features around the anchor are exact for small
+    whole numbers, so that equal scores stay equal.
+    """
 
     x: Tensor  # [c, d] float64: h - anchor
     labels: Tensor  # [c]
     places: Tensor  # [c]
     start: int  # of all samples
     moments: Moments
+    room: Workspace
 
     @cached_property
-    def shifted(self) -> Tensor:
+    def centred(self) -> Tensor:
         """Features minus the global mean [c, d]."""
-        return self.x - self.moments.shift
+        return torch.sub(self.x, self.moments.shift, out=self.room.take("centred", *self.x.shape))
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """|h - global mean| [c]."""
+        norms: Tensor = torch.linalg.vector_norm(self.centred, dim=1)
+        return norms
 
     @cached_property
     def distances(self) -> Tensor:
         """|h - global mean| [c], 0 where it is rounding."""
-        norms: Tensor = torch.linalg.vector_norm(self.shifted, dim=1)
-        return torch.where(norms > self.moments.rounding, norms, 0.0)
+        return torch.where(self.norms > self.moments.rounding, self.norms, 0.0)
 
     @cached_property
     def inverse(self) -> Tensor:
@@ -50,19 +62,39 @@ class Chunk:
         return invert(self.distances)
 
     @cached_property
-    def units(self) -> Tensor:
-        """(h - global mean) / |h - global mean| [c, d] in float32."""
-        return to_units(self.shifted, self.inverse)
+    def residuals(self) -> Tensor:
+        """Features minus the mean of their class [c, d]."""
+        means = self.room.take("residuals", *self.x.shape)
+        torch.index_select(self.moments.offsets, 0, self.places, out=means)
+        return torch.sub(self.centred, means, out=means)
+
+    @cached_property
+    def residual_norms(self) -> Tensor:
+        """The distance of each sample to the mean of its class [c]."""
+        norms: Tensor = torch.linalg.vector_norm(self.residuals, dim=1)
+        return norms
+
+    def pick(self, rows: Tensor) -> Chunk:
+        """Some of the samples, copied; their `start` has no meaning."""
+        return Chunk(self.x[rows], self.labels[rows], self.places[rows], 0, self.moments, self.room.inner)
+
+    @cached_property
+    def narrow(self) -> Float32Samples:
+        """Features minus the global mean, in float32."""
+        return narrow(self.centred, self.norms, self.moments, self.room)
 
 
-def invert(norms: Tensor) -> Tensor:
-    """1 / norm, 0 where the norm is 0."""
-    return torch.where(norms > 0, 1 / norms, 0.0)
-
-
-def to_units(x: Tensor, inverse: Tensor) -> Tensor:
-    """Vectors [c, d] times the inverses of their norms [c], in float32."""
-    return (x * inverse[:, None]).to(torch.float32)
+def find_beyond(radii: Tensor | None, chunk: Chunk, own: Tensor, find: Callable[[Chunk], Tensor]) -> Tensor:
+    """What `find` says of the samples that are beyond the radius of their class [P], and `own` [c] of the others."""
+    if radii is None:
+        return find(chunk)
+    beyond = (chunk.residual_norms >= radii[chunk.places]).nonzero().flatten()
+    if len(beyond) == len(own):
+        return find(chunk)
+    found = own.clone()
+    if len(beyond):
+        found[beyond] = find(chunk.pick(beyond))
+    return found
 
 
 class Accumulator(Protocol):
@@ -79,12 +111,12 @@ def read_again(
 
     Raises if the samples are not those of the first pass.
     """
-    start, check = 0, _SameSamples(first)
+    start, check, room = 0, _SameSamples(first, moments, places), Workspace(source.device)
     for features, labels in source.read(source.rows()):
         if start + len(labels) > check.samples or int(labels.max()) >= len(first.counts):
             check.fail()
         index = labels if places is None else places[labels]
-        chunk = Chunk(features.sub_(moments.anchor), labels, index, start, moments)  # in place: a chunk is ours
+        chunk = Chunk(features.sub_(moments.anchor), labels, index, start, moments, room)  # in place: a chunk is ours
         check.add(chunk)
         for accumulator in accumulators:
             accumulator.add(chunk)
@@ -95,21 +127,26 @@ def read_again(
 class _SameSamples:
     """Compares the counts and energies of the two passes: augmentation and dropout change them."""
 
-    def __init__(self, first: ClassSums) -> None:
+    def __init__(self, first: ClassSums, moments: Moments, places: Tensor | None) -> None:
         self.first, self.samples = first, int(first.counts.sum())
         self.counts, self.energies = torch.zeros_like(first.counts), torch.zeros_like(first.counts)
+        # what the first pass says about the mean of |h - global mean|^2; its rounding is that of |h - anchor|^2
+        around_mean = moments.energies - 2 * (moments.offsets @ moments.shift) - moments.shift.square().sum()
+        self.expected, self.rounding = (
+            first.counts * (value if places is None else value[places]) for value in (around_mean, moments.energies)
+        )
 
     def add(self, chunk: Chunk) -> None:
-        self.energies.index_add_(0, chunk.labels, square_norms(chunk.x))
-        self.counts.index_add_(0, chunk.labels, torch.ones_like(chunk.x[:, 0]))
+        self.energies.index_add_(0, chunk.labels, chunk.norms.square())
+        self.counts.index_add_(0, chunk.labels, torch.ones_like(chunk.norms))
 
     def finish(self) -> None:
-        before, after = self.first.energies, self.energies
+        before, after = self.expected, self.energies
         total = before.sum()
-        constant = SAME_CONSTANT * self.first.feature_energy
-        close = (after - before).abs() <= SAME_CLASS * (before + total / self.samples) + constant * self.counts
+        constant = SAME_CONSTANT * (self.rounding + self.first.feature_energy * self.counts)
+        close = (after - before).abs() <= SAME_CLASS * (before + total / self.samples) + constant
         same = (self.counts == self.first.counts).all() & close.all()
-        same &= (after.sum() - total).abs() <= SAME_TOTAL * total + constant * self.samples
+        same &= (after.sum() - total).abs() <= SAME_TOTAL * total + constant.sum()
         if not bool(same):
             self.fail()
 
@@ -121,26 +158,27 @@ class _SameSamples:
 
 
 class WithinClasses:
-    """Variances of the classes and, in the basis of the moments, the within-class scatter; overwrites the chunk."""
+    """Variances of the classes and, on request, the within-class scatter: of all directions, or along some of them."""
 
     def __init__(self, moments: Moments, *, scatter: bool) -> None:
-        dim = moments.offsets.shape[1]
-        size = dim if moments.basis is None else moments.basis.shape[1]
         self.moments, self.with_scatter = moments, scatter
-        self.means: Tensor | None = None  # room for the class means of a chunk
         self.squares = torch.zeros_like(moments.counts)
-        self.scatter = torch.zeros(size, size, dtype=torch.float64, device=moments.offsets.device)
+        size = moments.offsets.shape[1]
+        options: dict[str, Any] = {"dtype": torch.float64, "device": moments.offsets.device}
+        self.directions = None if moments.whitening is None else moments.whitening.directions
+        along = self.directions is not None
+        self.scatter = torch.zeros(len(self.directions), **options) if along else torch.zeros(size, size, **options)
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
-        if self.means is None or len(self.means) < len(chunk.x):
-            self.means = torch.empty_like(chunk.x)
-        means = torch.index_select(self.moments.offsets, 0, chunk.places, out=self.means[: len(chunk.x)])
-        residuals = chunk.x.sub_(means)
-        self.squares.index_add_(0, chunk.places, square_norms(residuals))
-        if self.with_scatter:
-            inside = residuals if self.moments.basis is None else residuals @ self.moments.basis
-            self.scatter.addmm_(inside.T, inside)
+        self.squares.index_add_(0, chunk.places, chunk.residual_norms.square())
+        if not self.with_scatter:
+            return
+        if self.directions is None:
+            add_gram(self.scatter, chunk.residuals)
+        else:
+            along = chunk.room.take("along", len(self.directions), len(chunk.places))
+            self.scatter += torch.mm(self.directions, chunk.residuals.T, out=along).square_().sum(1)
 
     def finish(self) -> Moments:
         """The moments with variances and scatter."""
@@ -151,9 +189,8 @@ class CentredDirections:
     """The unit vectors of features minus the global mean, summed by class."""
 
     def __init__(self, moments: Moments) -> None:
-        self.floor = moments.rounding
         self.directions = DirectionSums(torch.zeros_like(moments.offsets))
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
-        self.directions.add(chunk.shifted, chunk.places, chunk.distances, self.floor)
+        self.directions.add(chunk.centred, chunk.places, chunk.inverse, chunk.room)

@@ -12,7 +12,7 @@ import torch
 from .class_fields import count_samples, leave_undefined, means_coincide, measure_classifier, measure_means
 from .class_sums import LARGEST, refuse_scale
 from .classifier import Classifier, HeadLike, check_head
-from .collapse import Moments, finish_moments, measure_duality
+from .collapse import Moments, finish_moments, measure_duality, take_moments
 from .measurement import Measurement
 from .measuring import finish
 from .presence import Presence, find_present
@@ -84,9 +84,8 @@ def gather_moments(statistics: ClassStatistics, shards: Shards) -> tuple[Moments
         means[0].clone() if first == shards.rank else torch.zeros_like(statistics.scatter[0]), first
     )
     offsets, variances = means - anchor, squares / counts
-    shift = shards.add((counts[:, None] * offsets).sum(0)) / total
     energies = square_norms(offsets) + variances
-    moments = Moments(counts, offsets, anchor, shift, energies, shards=shards)
+    moments = take_moments(counts, offsets, anchor, energies, shards)
     moments = finish_moments(moments, variances, shards.add(statistics.state["scatter"]))
     return moments, own
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .rows import Rows, add_by_class
+from .workspace import Workspace
 
 
 @dataclass
@@ -29,9 +30,9 @@ class DirectionSums:
         """Nothing added yet."""
         return cls(torch.zeros(num_classes, dim, dtype=torch.float64, device=device))
 
-    def add(self, features: Tensor, labels: Tensor, norms: Tensor, floor: float = 0.0) -> None:
-        """Add features [c, d] with these norms [c]; those no longer than `floor` count as zero."""
-        add_by_class(self.sums, labels, features, torch.where(norms > floor, 1.0 / norms, 0.0))
+    def add(self, features: Tensor, labels: Tensor, inverse: Tensor, room: Workspace) -> None:
+        """Add features [c, d], with the inverses of their norms [c], 0 for a feature that counts as zero."""
+        add_by_class(self.sums, labels, features, inverse, room)
 
     def measure(self, counts: Tensor) -> tuple[float, float]:
         """Compactness and distinctiveness as fractions, over the classes with a sample.

@@ -30,7 +30,7 @@ def attend(qkv: Tensor, heads: int) -> Tensor:
 def can_fuse_attention(qkv: Tensor, heads: int) -> bool:
     """Whether the fused kernels know this case."""
     dim = qkv.shape[2] // 3 // heads
-    known = norm.HAS_TRITON and qkv.is_cuda and qkv.dtype == torch.bfloat16 and qkv.is_contiguous()
+    known = norm.has_kernels() and qkv.is_cuda and qkv.dtype == torch.bfloat16 and qkv.is_contiguous()
     return known and qkv.shape[1] <= LONGEST and dim in (16, 32, 64)
 
 

@@ -25,7 +25,7 @@ NAMES = (
     *(f"wide-resnet{depth}-{width}" for depth in (18, 50) for width in WIDTHS),
     *("mlp-small", "mlp-1024", "mlp-2048", "vit-small"),
 )
-KNOWN = f"{', '.join(NAMES)}, mlp-WIDTH, timm:NAME, torchvision:NAME and package.module:factory"
+KNOWN = f"{', '.join(NAMES)}, mlp-WIDTH, timm:NAME, torchvision:NAME or package.module:factory"
 SMALL_MLP = {"width": 256, "depth": 3}
 MLP_DEPTH = 6
 
@@ -107,7 +107,7 @@ def _build_trunk(
     if name == "vit-small":
         return *build_vit(in_channels=in_channels, image_size=image_size, feature_dim=feature_dim), "free"
     if not is_known(name):
-        raise ValueError(f"no network {name!r}; there are {KNOWN}")
+        raise ValueError(f"model: expected {KNOWN}, got {name!r}")
     if name == "resnet32":
         return *build_resnet32(in_channels=in_channels, stem=stem, feature_dim=feature_dim), "relu"
     if name in SHAPES:

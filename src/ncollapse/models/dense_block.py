@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ncollapse.models.convolution import differentiate_convolution
+from ncollapse.models.overlap import find_beside
+
 if TYPE_CHECKING:
     from ncollapse.models.densenet import DenseLayer
 
@@ -49,7 +52,7 @@ class DenseBlock(torch.autograd.Function):
                 later = norms[i + 1][0].running_mean[start:] if i + 1 < len(layers) else _zeros(growth, x.device)
                 append_channels(new, wide, stats, start, later)
                 kept += [h, u, s, z]
-        ctx.layers, ctx.channels = layers, channels
+        ctx.layers, ctx.channels, ctx.beside = layers, channels, find_beside()
         ctx.save_for_backward(wide, stats, *kept, *tensors)
         return wide
 
@@ -69,9 +72,9 @@ class DenseBlock(torch.autograd.Function):
                 w1, b1, k1, w2, b2, k2 = tensors[PARTS * i : PARTS * (i + 1)]
                 start = ctx.channels + growth * i
                 new = total[:, start : start + growth].contiguous(memory_format=torch.channels_last)
-                dz, d_k2 = _differentiate_convolution(new, z, k2, padding=1)
+                dz, d_k2 = differentiate_convolution(new, z, k2, (1, 1), (1, 1), ctx.beside)
                 du, _, sums2 = differentiate_norm(dz, None, u, None, w2, b2, s, layer.norm2.eps, True)
-                dh, d_k1 = _differentiate_convolution(du, h, k1, padding=0)
+                dh, d_k1 = differentiate_convolution(du, h, k1, (1, 1), (0, 0), ctx.beside)
                 sums1 = differentiate_channels(dh, wide, stats, w1, b1, total, layer.norm1.eps)
                 grads[PARTS * i : PARTS * (i + 1)] = [sums1[0], sums1[1], d_k1, sums2[0], sums2[1], d_k2]
         first = total[:, : ctx.channels].contiguous(memory_format=torch.channels_last)
@@ -85,15 +88,6 @@ def run_block(layers: list[DenseLayer], x: Tensor) -> Tensor:
         for norm, conv in ((layer.norm1, layer.conv1), (layer.norm2, layer.conv2)):
             tensors += [norm.weight, norm.bias, conv.weight.to(x.dtype)]
     return DenseBlock.apply(x, layers, *tensors)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _differentiate_convolution(dy: Tensor, x: Tensor, kernel: Tensor, padding: int) -> tuple[Tensor, Tensor]:
-    once, around = [1, 1], [padding, padding]
-    wanted = [True, True, False]
-    dx, d_kernel, _ = torch.ops.aten.convolution_backward(
-        dy, x, kernel, None, once, around, once, False, [0, 0], 1, wanted
-    )
-    return dx.contiguous(memory_format=torch.channels_last), d_kernel
 
 
 _constant: dict[tuple[int, torch.device], Tensor] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ncollapse.models.convolution import Conv2d
 from ncollapse.models.network import require_feature_dim, start_convolutions
 from ncollapse.models.norm import can_fuse, norm_relu, norm_relu_pool
 from ncollapse.models.stem import convolve_stem
@@ -25,8 +26,8 @@ class DenseLayer(nn.Module):
 
     def __init__(self, fan_in: int, growth: int) -> None:
         super().__init__()
-        self.norm1, self.conv1 = nn.BatchNorm2d(fan_in), nn.Conv2d(fan_in, 4 * growth, 1, bias=False)
-        self.norm2, self.conv2 = nn.BatchNorm2d(4 * growth), nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
+        self.norm1, self.conv1 = nn.BatchNorm2d(fan_in), Conv2d(fan_in, 4 * growth, 1, bias=False)
+        self.norm2, self.conv2 = nn.BatchNorm2d(4 * growth), Conv2d(4 * growth, growth, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.conv1(norm_relu(self.norm1, x))
@@ -56,7 +57,7 @@ class Squeeze(nn.Module):
 
     def __init__(self, fan_in: int, fan_out: int) -> None:
         super().__init__()
-        self.norm, self.conv = nn.BatchNorm2d(fan_in), nn.Conv2d(fan_in, fan_out, 1, bias=False)
+        self.norm, self.conv = nn.BatchNorm2d(fan_in), Conv2d(fan_in, fan_out, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(norm_relu(self.norm, x))  # type: ignore[no-any-return]

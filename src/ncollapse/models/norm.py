@@ -35,6 +35,22 @@ def fusing() -> Iterator[None]:
         _here.fusing = before
 
 
+@contextmanager
+def without_kernels() -> Iterator[None]:
+    """Let this thread's networks use torch's own kernels alone."""
+    before = getattr(_here, "plain", False)
+    _here.plain = True
+    try:
+        yield
+    finally:
+        _here.plain = before
+
+
+def has_kernels() -> bool:
+    """Whether this thread's networks may use the fused kernels, of any kind, at all."""
+    return HAS_TRITON and (torch.compiler.is_compiling() or not getattr(_here, "plain", False))
+
+
 def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
     """relu(norm(x) + residual), each of the two left out on request.
 
@@ -90,11 +106,11 @@ def split_fork(x: Tensor | Fork) -> Fork:
 
 def can_fuse(norm: nn.Module, x: Tensor, residual: Tensor | None) -> bool:
     """Whether the fused kernels know this case: a plain BatchNorm2d over a dense channels-last map on a GPU."""
-    if not (HAS_TRITON and x.is_cuda and type(norm) is nn.BatchNorm2d):
+    if not (has_kernels() and x.is_cuda and type(norm) is nn.BatchNorm2d):
         return False
     if norm.weight is None or norm.running_mean is None or norm.momentum is None or norm.weight.dtype != torch.float32:
         return False
-    if norm.training and not (torch.compiler.is_compiling() or _is_fusing()):
+    if norm.training and not (torch.compiler.is_compiling() or is_fusing()):
         return False
     if not norm.training and torch.is_grad_enabled() and (x.requires_grad or norm.weight.requires_grad):
         return False  # the kernels have no derivative for running statistics
@@ -109,5 +125,6 @@ def can_fuse(norm: nn.Module, x: Tensor, residual: Tensor | None) -> bool:
     return residual.dtype == x.dtype and residual.is_contiguous(memory_format=torch.channels_last)
 
 
-def _is_fusing() -> bool:
+def is_fusing() -> bool:
+    """Whether this thread's training steps use the fused kernels."""
     return getattr(_here, "fusing", False)

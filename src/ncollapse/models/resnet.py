@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ncollapse.models.convolution import Conv2d
 from ncollapse.models.network import require_feature_dim, start_convolutions
 from ncollapse.models.norm import Fork, fork_norm_relu, norm_relu, split_fork
+from ncollapse.models.overlap import branch_off, rejoin
 from ncollapse.models.stem import convolve_stem
 
 DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
@@ -19,7 +21,7 @@ DEPTHS_32 = (5, 5, 5)
 
 
 def conv(fan_in: int, fan_out: int, size: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(fan_in, fan_out, size, stride=stride, padding=size // 2, bias=False)
+    return Conv2d(fan_in, fan_out, size, stride=stride, padding=size // 2, bias=False)
 
 
 class Block(nn.Module):
@@ -29,9 +31,14 @@ class Block(nn.Module):
     ends = False
     """Whether this is the trunk's last block."""
 
-    def finish(self, norm: nn.BatchNorm2d, y: Tensor, x: Tensor) -> Tensor | Fork:
-        """relu(norm(y) + shortcut(x))."""
-        residual = x if self.downsample is None else self.downsample(x)
+    def skip(self, x: Tensor) -> Tensor:
+        """The shortcut of x: where it is a module, beside the convolutions until `finish`."""
+        return x if self.downsample is None else branch_off(self.downsample, x)
+
+    def finish(self, norm: nn.BatchNorm2d, y: Tensor, residual: Tensor) -> Tensor | Fork:
+        """relu(norm(y) + residual)."""
+        if self.downsample is not None:
+            rejoin()
         return (norm_relu if self.ends else fork_norm_relu)(norm, y, residual)
 
 
@@ -46,8 +53,9 @@ class BasicBlock(Block):
 
     def forward(self, x: Tensor | Fork) -> Tensor | Fork:
         x, other = split_fork(x)
+        residual = self.skip(other)
         y = norm_relu(self.bn1, self.conv1(x))
-        return self.finish(self.bn2, self.conv2(y), other)
+        return self.finish(self.bn2, self.conv2(y), residual)
 
 
 class Bottleneck(Block):
@@ -62,9 +70,10 @@ class Bottleneck(Block):
 
     def forward(self, x: Tensor | Fork) -> Tensor | Fork:
         x, other = split_fork(x)
+        residual = self.skip(other)
         y = norm_relu(self.bn1, self.conv1(x))
         y = norm_relu(self.bn2, self.conv2(y))
-        return self.finish(self.bn3, self.conv3(y), other)
+        return self.finish(self.bn3, self.conv3(y), residual)
 
 
 class Projection(nn.Sequential):

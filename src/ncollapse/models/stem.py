@@ -32,7 +32,7 @@ def convolve_stem(conv: nn.Conv2d, x: Tensor) -> Tensor:
 
 def can_multiply(conv: nn.Conv2d, x: Tensor) -> bool:
     """Whether this is a 3 x 3 convolution of few channels under bfloat16 autocast on a GPU."""
-    if not (norm.HAS_TRITON and x.is_cuda) or torch.compiler.is_compiling() or x.requires_grad:
+    if not (norm.has_kernels() and x.is_cuda) or torch.compiler.is_compiling() or x.requires_grad:
         return False
     if not torch.is_autocast_enabled("cuda") or torch.get_autocast_dtype("cuda") != torch.bfloat16:
         return False

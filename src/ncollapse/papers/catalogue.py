@@ -33,8 +33,8 @@ def get_experiment(name: str) -> Experiment:
     """
     if name not in CATALOGUE:
         near = difflib.get_close_matches(name, CATALOGUE, 3)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ValueError(f"no experiment {name!r}; {hint}--list names all")
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ValueError(f"experiment: expected an id that --list prints, got {name!r}{hint}")
     return CATALOGUE[name]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ncollapse.compare.variants import CASES
+from ncollapse.compare.variants import name_optimiser
 from ncollapse.grammar import count
 from ncollapse.papers.experiment import Experiment
 from ncollapse.papers.matching import Match, epochs_of
@@ -206,7 +206,7 @@ def by_optimiser(runs: Runs, check: Callable[[Runs], Claim], names: Sequence[str
     found = []
     for name in names:
         claim = check([run for run in runs if run[0].get("optimizer") == name])
-        found.append(replace(claim, text=f"under {CASES[name]} {claim.text}"))
+        found.append(replace(claim, text=f"under {name_optimiser(name)} {claim.text}"))
     return found
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ncollapse.compare.variants import CASES, LOSSES
+from ncollapse.compare.variants import LOSSES, OPTIMISERS
 from ncollapse.papers import publications
 from ncollapse.papers.experiment import Experiment, Point
 from ncollapse.papers.matching import Match, epochs_of, is_trial
@@ -184,7 +184,7 @@ def _phrase(key: str, value: Any) -> str:
     """A key of a grid with its value, as the papers' own rows have them."""
     word = f"{value:g}" if isinstance(value, float) else str(value)
     if key in ("loss", "optimizer"):
-        return {**LOSSES, **CASES}.get(word, word)
+        return {**LOSSES, **OPTIMISERS}.get(word, word)
     return f"{KEYS.get(key, key.replace('_', ' '))} {word}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ncollapse.compare import CASES, Comparison, Variant, compare_records, name_losses
+from ncollapse.compare import Comparison, Variant, compare_records, name_losses, name_optimiser
 from ncollapse.compare.classes import tabulate_classes as compare_classes
 from ncollapse.grammar import count, join
 from ncollapse.report.attempts import Attempts
@@ -213,7 +213,7 @@ def name_folder(variants: Sequence[Variant], folder: Path) -> tuple[str, str]:
     data = list(dict.fromkeys(str(r.get("data.name")) for r in records if r.get("data.name")))
     listed = join(data) if len(data) <= 4 else f"{', '.join(data[:3])} and {len(data) - 3} more data sets"
     optimiser = shared("optim.name")
-    parts = [shared("model.name"), CASES.get(optimiser, optimiser)]
+    parts = [shared("model.name"), name_optimiser(optimiser)]
     parts += [f"{shared('optim.epochs')} epochs" if shared("optim.epochs") else None]
     parts += [f"batch {shared('optim.batch_size')}" if shared("optim.batch_size") else None]
     seeds = len({r.seed for r in records})

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ncollapse.compare import CASES, name_loss
+from ncollapse.compare import name_loss, name_optimiser
 from ncollapse.compare.numbers import MISSING, show
 from ncollapse.grammar import count, join
 from ncollapse.papers.experiment import Experiment
@@ -112,7 +112,7 @@ def group_by_setting(lines: Sequence[Line]) -> dict[Setting, dict[tuple[str, str
 def name_settings(settings: Sequence[Setting]) -> dict[Setting, str]:
     """Names of settings: what differs between them."""
     varying = {k for s in settings for k, v in s if len({dict(other).get(k) for other in settings}) > 1}
-    return {s: ", ".join(CASES.get(str(v), str(v)) for k, v in s if k in varying) or "all runs" for s in settings}
+    return {s: ", ".join(name_optimiser(str(v)) for k, v in s if k in varying) or "all runs" for s in settings}
 
 
 def gain(first: Line | None, second: Line | None) -> tuple[float, float]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 
+from ncollapse.theory.mixing import Mixing
+
 
 class LossArguments(TypedDict, total=False):
     """The parameters of the losses."""
@@ -32,3 +34,4 @@ class ProblemArguments(LossArguments, total=False):
     targets: Any
     target_counts: Sequence[float] | None
     logit_offset: Sequence[float] | None
+    mixing: Mixing | None

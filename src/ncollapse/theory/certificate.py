@@ -17,20 +17,22 @@ from ncollapse.heads import Head
 from ncollapse.losses import Loss
 from ncollapse.metrics.batches import Array, Batches, Labels
 from ncollapse.metrics.classifier import HeadLike
+from ncollapse.metrics.equality import NanEqual
 from ncollapse.theory.dual import lower_bound
 from ncollapse.theory.near_collapse import bound_geometry
-from ncollapse.theory.point import Point, read_point
+from ncollapse.theory.point import Point, read_point, symmetrise
 from ncollapse.theory.problem import Problem
 
 
-@dataclass(frozen=True)
-class Certificate:
+@dataclass(frozen=True, eq=False)
+class Certificate(NanEqual):
     """The result of `certify`. The objective of every (W, H, b) of the model lies above `lower_bound`.
 
     objective: f at the given point; data_loss: its first term, the mean loss.
     lower_bound: the dual bound; gap = objective - lower_bound >= objective - global minimum.
     dual_norm: the norm of the loss gradient over sqrt(lW lH). At a critical point, at most 1 means globally optimal and
-        more than 1, with W of rank below d, a strict saddle (see `escape`).
+        more than 1, with W of rank below d, a strict saddle (see `escape`). With more than 400 classes it is that of
+        the gradient averaged over classes with equal counts, which may be smaller.
     features: the kind of features the bound is for, "free" or "relu".
 
     What the gap implies for the geometry (near-optimal implies near-collapsed):
@@ -38,6 +40,8 @@ class Certificate:
     duality_bound: |W - W'|_F / |W|_F is at most this, W' a fixed linear image of the class means.
     accuracy_bound, uniform_accuracy_bound: these shares of the samples at least are classified correctly, and with one
         threshold for all classes; NaN where the loss gives no such bound.
+    nc1_bound, nc2_bound, nc3_bound: `measure` finds no larger nc1, nc2 and nc3 at this point; for classes of equal
+        count and weight, NaN otherwise.
     """
 
     objective: float
@@ -52,6 +56,9 @@ class Certificate:
     duality_bound: float = math.nan
     accuracy_bound: float = math.nan
     uniform_accuracy_bound: float = math.nan
+    nc1_bound: float = math.nan
+    nc2_bound: float = math.nan
+    nc3_bound: float = math.nan
 
     @property
     def features_model(self) -> str:
@@ -111,6 +118,10 @@ def certify_point(point: Point) -> Certificate:
     """The certificate of a point that is averaged over its groups."""
     data_loss, objective = evaluate_objective(point)
     bound = lower_bound(point)
+    norm = bound.norm
+    averaged = symmetrise(point)
+    if averaged is not None and (other := lower_bound(averaged)).value >= bound.value:
+        point, bound = averaged, other
     gap = objective - bound.value
     implied = bound_geometry(point, bound, gap)
     return Certificate(
@@ -119,19 +130,24 @@ def certify_point(point: Point) -> Certificate:
         lower_bound=bound.value + 0.0,  # no negative zero
         gap=gap,
         relative_gap=gap / objective if objective else math.nan,
-        dual_norm=bound.norm,
+        dual_norm=norm,
         features=point.problem.features,
         num_samples=point.num_samples,
         within_class_bound=implied.within_class,
         duality_bound=implied.duality,
         accuracy_bound=implied.accuracy,
         uniform_accuracy_bound=implied.uniform_accuracy,
+        nc1_bound=implied.nc1,
+        nc2_bound=implied.nc2,
+        nc3_bound=implied.nc3,
     )
 
 
 def certify_if_known(features: Tensor, labels: Tensor, head: Any, problem: Problem | None) -> Certificate | None:
     """The certificate; None without a problem, for a loss without a bound, or if a class it counts was not measured."""
-    if problem is None or problem.loss.convex_form(np.eye(problem.num_classes)) is None:
+    if problem is None or problem.mixing is not None or problem.targets is not None:
+        return None  # labels alone do not say how the training targets were mixed
+    if problem.loss.convex_form(np.eye(problem.num_classes)) is None:
         return None
     measured = problem.batch_size is not None and problem.class_counts is None
     if not measured:

@@ -41,6 +41,8 @@ def configure(optimum: Optimum, dim: int | None = None) -> Configuration:
     if optimum.solution is not None and optimum.solution.bias is not None:
         bias = optimum.solution.bias
     features, weight = factor(optimum, wanted)
+    if problem.mixing is not None:  # the features of unmixed images
+        return Configuration(_pad(features, wanted), torch.arange(k), _pad(weight, wanted), bias)
     labels = problem.groups.labels
     if labels is None:
         raise ValueError("targets: expected class counts; samples with soft targets have no labels to configure")
@@ -54,6 +56,8 @@ def configure(optimum: Optimum, dim: int | None = None) -> Configuration:
 def factor(optimum: Optimum, dim: int | None = None) -> tuple[Tensor, Tensor]:
     """One feature a class [K, r] and the weight [K, r], r <= `dim` (default: the problem's, or K)."""
     problem = optimum.problem
+    if problem.mixing is not None and optimum.solution is None:
+        return _expand(optimum)
     if optimum.solution is not None:
         return optimum.solution.features, optimum.solution.weight
     if optimum.class_gaps is not None:
@@ -61,6 +65,15 @@ def factor(optimum: Optimum, dim: int | None = None) -> tuple[Tensor, Tensor]:
     if optimum.phase == "orthogonal-frame":
         return _frame(_mix(optimum.gap, optimum.mean_component, problem.num_classes), problem)
     return _split(optimum, dim or problem.dim or problem.num_classes)
+
+
+def _expand(optimum: Optimum) -> tuple[Tensor, Tensor]:
+    """The features of unmixed images and the weight of a symmetric optimum with mixed targets."""
+    k, found = optimum.problem.num_classes, optimum._detail
+    own, _, other = found.features[0].tolist()
+    features = (own - other) * torch.eye(k, dtype=torch.float64) + other
+    simplex, mean = found.weight
+    return features, _mix(simplex, mean, k)
 
 
 def _split(optimum: Optimum, dim: int) -> tuple[Tensor, Tensor]:

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from ncollapse.losses import ConvexForm
 from ncollapse.losses.forms import TINY
+from ncollapse.theory.class_groups import symmetric_norm
 from ncollapse.theory.copositive import maximise_on_cone
 from ncollapse.theory.point import Point
 
@@ -43,14 +43,14 @@ class DualBound(NamedTuple):
 
 def lower_bound(point: Point) -> DualBound:
     """The best dual bound found from the mean gradients."""
-    form, shares, bias, decay = point.form, point.shares, point.bias, point.problem.bias_decay
+    form, shares, bias, decay = point.form, point.weights, point.bias, point.problem.bias_decay
     plain = point.gradients
     norm = dual_norm(plain, point)
     if bias is None:
         value, best = _dual_value(point, plain, norm)
         return DualBound(value, best, norm / point.tau)
     # A bias that has not converged spoils the bound: its optimum for these class means gives a better dual point.
-    candidates = [plain, recentre(form, plain, shares, bias, decay)]
+    candidates = [plain, recentre(point, plain, bias, decay)]
     # A tiny bias decay amplifies the rounding of Y 1: the points with Y 1 = 0 are candidates at every decay.
     balanced = [form.balance(candidate, shares) for candidate in candidates]
     values = [_dual_value(point, q, dual_norm(q, point), balanced=True) for q in balanced]
@@ -66,8 +66,13 @@ def dual_norm(gradient: Array, point: Point) -> float:
     Y has n_k columns share_k q_k / n_k for class k. Averaging v within classes does not lower |Y v|, so the maximum is
     that of the K x K Gram matrix M = (y_k . y_l sqrt(n_k n_l)): its largest eigenvalue, or its maximum on the cone.
     """
+    relu = point.problem.features == "relu"
+    if point.symmetry is not None:
+        sizes = point.symmetry.sizes[point.groups]  # counts and shares are those of all classes of a group
+        scales = point.shares / np.sqrt(point.counts * sizes)
+        return symmetric_norm(gradient, scales, point.symmetry, point.groups, relu=relu)
     columns = dual_columns(gradient, point)
-    if point.problem.features == "relu" and len(columns) <= LARGEST_CONE:
+    if relu and len(columns) <= LARGEST_CONE:
         return math.sqrt(max(0.0, maximise_on_cone(columns @ columns.T)[0]))
     return math.sqrt(max(0.0, float(np.linalg.eigvalsh(columns.T @ columns)[-1])))
 
@@ -84,7 +89,7 @@ def _dual_value(point: Point, q: Array, norm: float, *, balanced: bool = False) 
     rounded outward, so that the result is a lower bound in floating-point arithmetic too.
     """
     shares, decay = point.shares, point.problem.bias_decay
-    total = shares @ q
+    total = point.weights @ q
     penalty = 0.0 if point.bias is None or balanced else float(total @ total) / (2.0 * decay)
     rounding = 4.0 * (len(total) + 8) * EPS
     largest = min(1.0, point.tau / norm) * (1.0 - rounding) if norm > 0.0 else 1.0
@@ -103,20 +108,27 @@ def _dual_value(point: Point, q: Array, norm: float, *, balanced: bool = False) 
     return float(value(scale)), scale * q
 
 
-def recentre(form: ConvexForm, gradient: Array, shares: Array, bias: Array, bias_decay: float) -> Array:
+def recentre(point: Point, gradient: Array, bias: Array, bias_decay: float) -> Array:
     """The gradients at the class prototypes after minimising over the bias.
 
     Minimises sum_k share_k L_k(z_k - delta) + bias_decay / 2 |b + delta|^2 over delta by Newton's method, z_k the
     logits whose gradients are the class means. For a collapsed point this is the exact minimum of the objective over b.
+    A symmetric point has one delta for each group of classes.
     """
+    form, shares, groups = point.form, point.shares, point.symmetry
     z = form.invert(gradient)
-    eye = np.eye(len(bias))
+    classes = None if groups is None else groups.index
+    sizes = np.ones(len(bias)) if groups is None else groups.sizes.astype(np.float64)
+    if groups is not None:
+        bias = groups.add(bias) / sizes
+    eye = np.diag(sizes)
 
     def curve(delta: Array) -> tuple[float, Array, Array, Array]:
-        value, q, hessian = form.curve(z - delta, shares)
+        value, q, hessian = form.curve(z - (delta if classes is None else delta[classes]), shares, classes)
         shifted = bias + delta
-        slope = bias_decay * shifted - shares @ q
-        return value + 0.5 * bias_decay * float(shifted @ shifted), slope, hessian, q
+        total = shares @ q if groups is None else groups.add(shares @ q)
+        slope = bias_decay * sizes * shifted - total
+        return value + 0.5 * bias_decay * float(sizes @ shifted**2), slope, hessian, q
 
     delta = np.zeros_like(bias)
     value, slope, hessian, q = curve(delta)
@@ -124,12 +136,12 @@ def recentre(form: ConvexForm, gradient: Array, shares: Array, bias: Array, bias
         if np.abs(slope).max() * len(bias) < 1e-15:
             break
         if hessian.ndim == 1:
-            step = -slope / np.maximum(hessian + bias_decay, TINY)
+            step = -slope / np.maximum(hessian + bias_decay * sizes, TINY)
         else:
             # Adding a constant to every logit leaves a softmax as it is: without bias decay that direction is fixed.
             fixed = hessian.trace() / len(bias) if bias_decay == 0.0 else 0.0
             ridge = bias_decay + 1e-15 * hessian.trace()
-            step = -np.linalg.solve(hessian + ridge * eye + fixed, slope)
+            step = -np.linalg.solve(hessian + ridge * eye + fixed * np.outer(sizes, sizes), slope)
         step *= min(1.0, 4.0 / max(float(np.abs(step).max()), TINY))
         decrease = float(slope @ step)
         for halvings in range(40):

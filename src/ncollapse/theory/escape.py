@@ -65,7 +65,7 @@ def escape(
     >>> round(e.curvature, 6)  # -2 (1/3 * 1 - 0.01): the gradient at the origin is (1/3 - I) / 3
     -0.646667
     """
-    point = read_point(features, labels, weight, bias, problem, head, arguments)
+    point = read_point(features, labels, weight, bias, problem, head, arguments, dense=True)
     if point.soft:
         raise ValueError("labels: expected class indices [N], got soft targets")
     u, v, norm = steepest_atom(point)

@@ -7,16 +7,20 @@ import math
 import torch
 from torch import Tensor
 
-from ncollapse.theory.optimum import Optimum
+from ncollapse.theory.balanced import predict_balanced
+from ncollapse.theory.certificate import Certificate
+from ncollapse.theory.imbalanced import predict_imbalanced
+from ncollapse.theory.optimum import NoClosedFormError, Optimum
 from ncollapse.theory.problem import Problem
-from ncollapse.theory.solver import solve
+from ncollapse.theory.solver import Progress, solve
 
+BOUND_TIME = 3.0  # seconds of processor time for the minimum in enough dimensions
 SYMMETRY = 1e-4  # logits this close to a (I - J/K) + c J/K, relative to their size, are of that form
 
 
-def minimise_numerically(problem: Problem, *, restarts: int | None = None, seed: int = 0) -> Optimum:
-    """Minimise, and describe what was found."""
-    solution = solve(problem, restarts=restarts, seed=seed)
+def minimise_numerically(problem: Problem, *, progress: Progress | None = None) -> Optimum:
+    """Minimise, and describe what was found. `progress` is that of `solve`."""
+    solution = solve(problem, progress=progress)
     k, groups = problem.num_classes, problem.groups
     scores = solution.features @ solution.weight.T
     counts = torch.from_numpy(groups.counts / groups.counts.sum())
@@ -30,11 +34,13 @@ def minimise_numerically(problem: Problem, *, restarts: int | None = None, seed:
     phase = _name_phase(problem, scores, solution.bias, gap, mean)
     symmetric = phase != "asymmetric"
     certificate = solution.certificate
+    bound = find_lower_bound(problem, certificate)
     starts = len(solution.objectives)
     notes = [f"found numerically; {solution.reached} of {starts} starts reached the best value"]
-    if certificate is not None:
-        bound = "" if problem.dim is None or problem.dim >= k else " (a bound for d >= K, so it may not be reached)"
-        notes.append(f"certified: the global minimum is at most {certificate.gap:.2g} below{bound}")
+    if math.isfinite(bound):
+        few = " (the minimum for d >= K, which fewer dimensions need not reach)" if _is_low(problem) else ""
+        distance = max(0.0, solution.objective - bound)
+        notes.append(f"certified: the global minimum is at most {distance:.2g} below, above {bound:.9g}{few}")
     return Optimum(
         problem=problem,
         method="numerical",
@@ -45,6 +51,7 @@ def minimise_numerically(problem: Problem, *, restarts: int | None = None, seed:
         weight_energy=float(solution.weight.square().sum()),
         feature_energy=float(counts @ solution.features.square().sum(dim=1)),
         objective=solution.objective,
+        lower_bound=bound,
         gap=gap if symmetric else math.nan,
         mean_component=mean if symmetric else math.nan,
         rank=0 if phase == "collapsed" else _count_dimensions(problem, solution.features, solution.weight),
@@ -52,6 +59,29 @@ def minimise_numerically(problem: Problem, *, restarts: int | None = None, seed:
         notes=tuple(notes),
         solution=solution,
     )
+
+
+def _is_low(problem: Problem) -> bool:
+    return problem.dim is not None and problem.dim < problem.num_classes
+
+
+def find_lower_bound(problem: Problem, certificate: Certificate | None) -> float:
+    """A lower bound on the minimum; NaN where none is known.
+
+    In few dimensions the bound that a certificate gives is loose. The minimum for d >= K is a better one: by its closed
+    form, less what rounding may add, or by the certificate of its numerical solution.
+    """
+    bound = math.nan if certificate is None else certificate.lower_bound
+    if not _is_low(problem):
+        return bound
+    wide = problem.replace(dim=None)
+    try:
+        value = (predict_balanced if wide.balanced else predict_imbalanced)(wide).objective
+        better = value - 1e-12 * abs(value)
+    except NoClosedFormError:
+        found = solve(wide, time_limit=BOUND_TIME).certificate
+        better = math.nan if found is None else found.lower_bound
+    return max((value for value in (bound, better) if not math.isnan(value)), default=math.nan)
 
 
 def _count_dimensions(problem: Problem, features: Tensor, weight: Tensor) -> int:

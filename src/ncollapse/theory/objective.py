@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,15 @@ class ScaledObjective:
             parts.append((problem.bias_decay * bias - pull.sum(axis=0)) * self.bias_scale)
         return value, np.concatenate(parts)
 
-    def descend(self, point: Array, iterations: int, tolerance: float = 1e-13) -> tuple[float, Array]:
-        """Minimise from a point with L-BFGS, bounded for V >= 0."""
+    def descend(
+        self, point: Array, iterations: int, tolerance: float = 1e-13, deadline: float = math.inf
+    ) -> tuple[float, Array]:
+        """Minimise from a point with L-BFGS, bounded for V >= 0, until the processor time is past `deadline`."""
+
+        def stop_late(xk: Any) -> None:
+            if time.process_time() > deadline:
+                raise StopIteration
+
         first, second, _ = self.sizes
         bounds = None
         if self.relu:
@@ -79,10 +87,13 @@ class ScaledObjective:
         options: Any = {"maxiter": iterations, "maxfun": 2 * iterations, "ftol": 0.0, "gtol": tolerance, "maxcor": 30}
         value = math.inf
         for _ in range(10):  # a failed line search at rounding level ends a run: a fresh memory goes on
-            result = minimize(self.evaluate, point, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+            result = minimize(
+                self.evaluate, point, jac=True, method="L-BFGS-B", bounds=bounds, options=options, callback=stop_late
+            )
             before, value, point = value, float(result.fun), np.asarray(result.x)
             iterations -= int(result.nit)
-            if iterations <= 0 or not value < before - 1e-15 * abs(before):
+            late = time.process_time() > deadline
+            if late or iterations <= 0 or not value < before - 1e-15 * abs(before):
                 break
         return value, point
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ncollapse.losses import Transition
+from ncollapse.metrics.equality import NanEqual
 from ncollapse.theory.problem import Problem
 from ncollapse.theory.solver import Solution
 
 PHASES = ("collapsed", "mean-only", "centred", "saturated", "orthogonal-frame")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Optimum:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Optimum(NanEqual):
     """The global minimum of a problem. See `Prediction`, which adds what can be computed from these fields."""
 
     problem: Problem
@@ -27,6 +28,7 @@ class Optimum:
     weight_energy: float
     feature_energy: float
     objective: float
+    lower_bound: float = field(default=math.nan, compare=False)
     gap: float = math.nan
     mean_component: float = math.nan
     rank: int
@@ -49,9 +51,15 @@ class Optimum:
                 object.__setattr__(self, item.name, value + 0.0)  # no negative zero
 
 
-def refuse(problem: Problem, why: str) -> ValueError:
+class NoClosedFormError(ValueError):
+    """No closed form of the optimum is known for a problem."""
+
+
+def refuse(problem: Problem, why: str) -> NoClosedFormError:
     """The error for a problem without a closed form."""
-    return ValueError(f"no closed form is known for {problem.loss.name} {why}; method='numerical' minimises instead")
+    return NoClosedFormError(
+        f"no closed form is known for {problem.loss.name} {why}; method='numerical' minimises instead"
+    )
 
 
 def require_dim(optimum: Optimum) -> Optimum:

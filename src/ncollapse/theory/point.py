@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,10 +14,13 @@ from torch import Tensor
 
 from ncollapse.heads import Head
 from ncollapse.losses import ConvexForm, Loss
-from ncollapse.theory.class_summary import summarise
+from ncollapse.theory.class_groups import ClassGroups, SymmetricShares, expand_rows, group_classes
+from ncollapse.theory.class_summary import Summary, count_labels, summarise
 from ncollapse.theory.problem import Problem
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+DENSE = 400  # classes up to which the K x K matrix of mean gradients is formed
 _SIZES = ("per_class", "batch_size", "class_counts")
 
 
@@ -28,6 +31,9 @@ class Point:
     form: the loss of these groups. gradients [G, K]: the mean gradients in the logits. counts [G]: how many samples of
     each group the feature decay counts. shares [G]: the weights of the groups in the mean loss. feature_decay: per
     sample of `counts`. losses, energies [G]: the means of the loss and of |h|^2. labels [G]: the class of each group.
+
+    symmetry: a point that is averaged over permutations of the classes of each group of `symmetry` has one row for each
+    such group, that of its first class, and the counts and shares of all its classes.
     """
 
     problem: Problem
@@ -42,6 +48,18 @@ class Point:
     feature_decay: float
     num_samples: int
     soft: bool = False
+    symmetry: ClassGroups | None = None
+
+    @property
+    def groups(self) -> Index:
+        """The group of classes of each row [G] of a symmetric point."""
+        assert self.symmetry is not None
+        return self.symmetry.index[self.labels]
+
+    @property
+    def weights(self) -> Array:
+        """The shares, as a factor: `weights @ rows` is their sum over all samples, [K]."""
+        return self.shares if self.symmetry is None else cast(Array, SymmetricShares(self.shares, self.symmetry))
 
     @property
     def bias(self) -> Array | None:
@@ -67,8 +85,13 @@ def read_point(
     problem: Problem | str | Loss | None,
     head: Any,
     arguments: dict[str, Any],
+    *,
+    dense: bool = False,
 ) -> Point:
-    """Check the arguments of `certify`, and go through the samples once."""
+    """Check the arguments of `certify`, and go through the samples once.
+
+    For many classes the point is averaged over permutations of classes that the problem treats alike, unless `dense`.
+    """
     if (head is None) == (weight is None):
         raise ValueError("the classifier is missing: give weight [K, d] and bias [K], or head, and not both")
     head = Head.of(head if head is not None else (weight, bias))
@@ -81,15 +104,20 @@ def read_point(
         head = Head(head.weight)
     if is_soft(labels):
         return _read_soft_point(features, labels, head, problem, sized)
-    if problem.targets is not None:
-        raise ValueError("labels: expected soft targets [N, K] for a problem with targets, got class labels")
-    summary = summarise(features, labels, head, convex_form(problem.loss, problem.num_classes), problem.logit_offset)
+    if problem.targets is not None or problem.mixing is not None:
+        raise ValueError("labels: expected soft targets [N, K] for a problem with targets or mixing, got class labels")
+    convex_form(problem.loss, problem.num_classes, np.zeros(1, dtype=np.int64))
+    measured = problem.class_counts is None and (problem.batch_size is not None or not sized)
+    symmetry = None
+    if problem.num_classes > DENSE and not dense:
+        given = count_labels(features, labels, problem.num_classes) if measured else np.asarray(problem.counts)
+        symmetry = group_alike(problem, given)
+    summary = summarise(features, labels, head, problem.loss, problem.logit_offset, symmetry)
     if problem.features == "relu" and summary.lowest < -1e-9 * summary.highest:
         raise ValueError(
             f"features has a value of {summary.lowest:.3g}, but the problem's features='relu' is for non-negative "
             "ones; use 'free'"
         )
-    measured = problem.class_counts is None and (problem.batch_size is not None or not sized)
     counts = summary.given if measured else np.asarray(problem.counts)
     if (counts[summary.given == 0] > 0).any():
         raise ValueError("class_counts is positive for a class of which no sample is given")
@@ -97,6 +125,8 @@ def read_point(
     if measured and sized and problem.batch_size is not None:  # a decay of batches, spread over all samples
         feature_decay *= problem.batch_size / float(counts.sum())
     weighted = counts * problem.class_weights
+    if symmetry is not None:
+        return _read_symmetric(problem, head, summary, symmetry, counts, weighted, feature_decay)
     kept = np.flatnonzero(weighted)
     return Point(
         problem=problem,
@@ -111,6 +141,64 @@ def read_point(
         feature_decay=feature_decay,
         num_samples=int(summary.given.sum()),
     )
+
+
+def group_alike(problem: Problem, counts: Array) -> ClassGroups:
+    """The groups of classes that a problem with these counts treats alike."""
+    return group_classes(counts, problem.class_weights, np.array(problem.logit_offset or (0.0,) * len(counts)))
+
+
+def _read_symmetric(
+    problem: Problem,
+    head: Head,
+    summary: Summary,
+    symmetry: ClassGroups,
+    counts: Array,
+    weighted: Array,
+    feature_decay: float,
+) -> Point:
+    present = np.flatnonzero(symmetry.add(weighted))
+    own, sums = summary.gradients[present, 0], summary.gradients[present, 1:].copy()
+    left = np.tile(symmetry.sizes.astype(np.float64), (len(present), 1))
+    sums[np.arange(len(present)), present] -= own
+    left[np.arange(len(present)), present] -= 1.0
+    others = np.where(left > 0, sums / np.where(left > 0, left, 1.0), 0.0)
+    labels = symmetry.first[present]
+    sizes = symmetry.sizes[present]
+    return Point(
+        problem=problem,
+        head=head,
+        form=convex_form(problem.loss, problem.num_classes, labels),
+        gradients=expand_rows(own, others, symmetry, present),
+        losses=symmetry.add(summary.losses)[present] / sizes,
+        energies=symmetry.add(summary.energies)[present] / sizes,
+        counts=symmetry.add(counts)[present],
+        shares=symmetry.add(weighted)[present] / weighted.sum(),
+        labels=labels,
+        feature_decay=feature_decay,
+        num_samples=int(summary.given.sum()),
+        symmetry=symmetry,
+    )
+
+
+def symmetrise(point: Point) -> Point | None:
+    """The point averaged over permutations of classes that its problem treats alike; None if there are none."""
+    if point.soft or point.symmetry is not None:
+        return None
+    k = point.problem.num_classes
+    counts = np.zeros(k)
+    counts[point.labels] = point.counts
+    symmetry = group_alike(point.problem, counts)
+    if len(symmetry.sizes) == k:
+        return None
+    gradients, losses, energies, shares = np.zeros((k, k)), np.zeros(k), np.zeros(k), np.zeros(k)
+    gradients[point.labels], losses[point.labels] = point.gradients, point.losses
+    energies[point.labels], shares[point.labels] = point.energies, point.shares
+    own = symmetry.add(gradients.diagonal()) / symmetry.sizes
+    sums = symmetry.add(symmetry.add(gradients).T).T / symmetry.sizes[:, None]
+    table = Summary(counts, losses, energies, np.column_stack([own, sums]), 0.0, 0.0)
+    made = _read_symmetric(point.problem, point.head, table, symmetry, counts, shares, point.feature_decay)
+    return replace(made, num_samples=point.num_samples)
 
 
 def is_soft(labels: Any) -> bool:
@@ -192,7 +280,10 @@ def point_of_groups(problem: Problem, features: Tensor, weight: Tensor, bias: Te
 
 def convex_form(loss: Loss, num_classes: int, labels: NDArray[np.int64] | None = None) -> ConvexForm:
     """The convex form of a loss for samples of these classes (default: all); a ValueError where it has none."""
-    form = loss.convex_form(np.eye(num_classes) if labels is None else np.eye(num_classes)[labels])
+    labels = np.arange(num_classes) if labels is None else labels
+    targets = np.zeros((len(labels), num_classes))
+    targets[np.arange(len(labels)), labels] = 1.0
+    form = loss.convex_form(targets)
     if form is None:
         raise ValueError(
             f"loss: expected one with a known convex conjugate, got {loss.name!r}, for which no lower bound is known"

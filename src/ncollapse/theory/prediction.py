@@ -17,17 +17,19 @@ from ncollapse.theory.arguments import ProblemArguments
 from ncollapse.theory.balanced import predict_balanced
 from ncollapse.theory.configuration import Configuration, configure, factor
 from ncollapse.theory.imbalanced import predict_imbalanced
+from ncollapse.theory.mixed import predict_mixed
 from ncollapse.theory.numerical import minimise_numerically
-from ncollapse.theory.optimum import Optimum
+from ncollapse.theory.optimum import NoClosedFormError, Optimum
 from ncollapse.theory.problem import Problem
 from ncollapse.theory.published import published_optimum
 from ncollapse.theory.sensitivity import differentiate
+from ncollapse.theory.solver import Progress
 
-METHODS = ("closed", "numerical")
+METHODS = ("auto", "closed", "numerical")
 SIZES = ("num_samples", "num_classes", "dim", "counts", "empty_classes")  # of the sample, which no theory predicts
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Prediction(Optimum):
     """The global minimum of a problem, in the words of a measurement.
 
@@ -42,6 +44,8 @@ class Prediction(Optimum):
         bias: the threshold b of W h - b; 0.0 without a bias, and where it is not unique.
         weight_energy, feature_energy: |W|_F^2 and the mean of |h|^2.
         objective: the minimum of f.
+        lower_bound: a certified lower bound on the minimum, where it was found numerically, so that the global minimum
+            lies between `lower_bound` and `objective`; NaN for closed forms, and for losses without a bound.
         gap, mean_component: a and c of the logits a (I - J/K) + c J/K - b; NaN where the optimum is not of that form.
         rank: how many dimensions the optimum needs; the prediction holds in every dimension that is no smaller.
         separates: whether the bias lies between the negative and the positive scores, in every class (bce-vs-ce
@@ -150,15 +154,23 @@ def predict(
     problem: Problem | str | Loss = "ce",
     num_classes: int | None = None,
     *,
-    method: Literal["closed", "numerical"] = "closed",
+    method: Literal["auto", "closed", "numerical"] = "auto",
+    progress: Progress | None = None,
     **arguments: Unpack[ProblemArguments],
 ) -> Prediction:
     """Predict what the last layer converges to: the global minimum of the unconstrained feature model.
 
-    Takes a `Problem`, or the arguments that make one: the loss, num_classes, per_class or batch_size or class_counts,
-    weight_decay, feature_decay, bias_decay, dim, bias, features, and the loss's own parameters. `method="closed"` uses
-    the closed forms and their scalar equations (solved to rounding error) and raises a ValueError where none is known;
-    `method="numerical"` minimises with `solve`.
+    Args:
+        problem: a `Problem`; or the loss alone ("ce", "bce", "focal", "ls", "mse" or a loss object), with the other
+            arguments of `Problem` by keyword.
+        num_classes: K.
+        method: "closed" uses the closed forms and their scalar equations, solved to rounding error; it raises a
+            ValueError where none is known. "numerical" minimises with `solve`, in about ten seconds at most, and states
+            the certified bracket of the minimum (`lower_bound`, `objective`). "auto" uses a closed form where one is
+            known and minimises otherwise; `prediction.method` says which.
+        progress: called after each start of the minimiser with the number of starts and the best value.
+        arguments: the number of samples (one of per_class, batch_size, class_counts); weight_decay, feature_decay and
+            bias_decay; dim, bias and features ("free" or "relu"); and the loss's own parameters, such as gamma.
 
     >>> decays = {"weight_decay": 5e-4, "feature_decay": 5e-4, "bias_decay": 5e-4}
     >>> p = predict("bce", num_classes=10, batch_size=128, features="relu", **decays)
@@ -172,7 +184,7 @@ def predict(
         problem = Problem(problem, **given)
     elif given:
         problem = problem.replace(**given)
-    return Prediction.of(_find_optimum(problem, method))
+    return Prediction.of(_find_optimum(problem, method, progress))
 
 
 def predict_if_known(problem: Problem | None) -> Prediction | None:
@@ -180,15 +192,22 @@ def predict_if_known(problem: Problem | None) -> Prediction | None:
     if problem is None:
         return None
     try:
-        return predict(problem)
+        return predict(problem, method="closed")
     except ValueError:
         return None
 
 
-def _find_optimum(problem: Problem, method: str) -> Optimum:
+def _find_optimum(problem: Problem, method: str, progress: Progress | None) -> Optimum:
     if method == "numerical":
-        return minimise_numerically(problem)
-    return predict_balanced(problem) if problem.balanced else predict_imbalanced(problem)
+        return minimise_numerically(problem, progress=progress)
+    try:
+        if problem.mixing is not None:
+            return predict_mixed(problem)
+        return predict_balanced(problem) if problem.balanced else predict_imbalanced(problem)
+    except NoClosedFormError:
+        if method == "closed":
+            raise
+        return minimise_numerically(problem, progress=progress)
 
 
-register_bias_rule("theory", lambda problem: predict(problem).bias)
+register_bias_rule("theory", lambda problem: predict(problem, method="closed").bias)

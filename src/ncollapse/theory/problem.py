@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ncollapse.losses import Loss, make_loss
+from ncollapse.theory.mixing import Mixing
 
 FEATURES = ("free", "relu")
 Array = NDArray[np.float64]
-ADDED_LATER = ("targets", "target_counts", "logit_offset")  # in the dictionary form only when set
+ADDED_LATER = ("targets", "target_counts", "logit_offset", "mixing")  # in the dictionary form only when set
+MOST_GROUPS = 20_000  # target rows up to which a `Mixing` is written out
 LEAST_DECAY, MOST_DECAY = 1e-200, 1e100  # beyond, ratios and derivatives leave the range of float64
 
 
@@ -46,8 +48,9 @@ class Problem:
     then has no effect).
 
     Soft targets: `targets` [G, K] lists the target rows and `target_counts` [G] the number of samples with each,
-    instead of `class_counts`. `logit_offset` [K] is added to the logits inside the loss (logit adjustment). Class
-    weights are those of the loss object: `Problem(CELoss(weight=[...]), ...)`.
+    instead of `class_counts`. `mixing` is a law of target rows that treats all classes alike, as mixup and CutMix have
+    it (`theory.mixing_law`), with `batch_size` or `per_class`. `logit_offset` [K] is added to the logits inside the
+    loss (logit adjustment). Class weights are those of the loss object: `Problem(CELoss(weight=[...]), ...)`.
 
     >>> problem = Problem("bce", 10, batch_size=128, weight_decay=5e-4, feature_decay=5e-4, bias_decay=5e-4)
     >>> problem.per_class, round(problem.mu, 6)
@@ -68,6 +71,7 @@ class Problem:
     targets: tuple[tuple[float, ...], ...] | None
     target_counts: tuple[float, ...] | None
     logit_offset: tuple[float, ...] | None
+    mixing: Mixing | None
 
     def __init__(
         self,
@@ -86,12 +90,15 @@ class Problem:
         targets: Any = None,
         target_counts: Sequence[float] | None = None,
         logit_offset: Sequence[float] | None = None,
+        mixing: Mixing | None = None,
         **loss_params: Any,
     ) -> None:
         counts = None if class_counts is None else _check_counts("class_counts", class_counts)
         rows, row_counts = _check_targets(targets, target_counts)
         if rows is not None and num_classes is None:
             num_classes = len(rows[0])
+        if mixing is not None:
+            num_classes = _check_mixing(mixing, num_classes, counts, rows, logit_offset)
         classes = _check_classes(num_classes, counts)
         if rows is not None and (counts is not None or per_class is not None or len(rows[0]) != classes):
             raise ValueError("targets: expected one column a class and target_counts instead of other counts")
@@ -141,6 +148,7 @@ class Problem:
             "targets": rows,
             "target_counts": row_counts,
             "logit_offset": logit_offset,
+            "mixing": mixing,
         }
         for field, item in values.items():
             object.__setattr__(self, field, item)
@@ -185,6 +193,16 @@ class Problem:
     @cached_property
     def groups(self) -> Groups:
         """The samples grouped by target row; classes without samples have none."""
+        if self.mixing is not None:
+            if len(self.mixing.own) * self.num_classes**2 > MOST_GROUPS:
+                raise ValueError(
+                    f"mixing: {len(self.mixing.own)} levels of {self.num_classes} classes are too many target rows to "
+                    "write out; predict(problem) solves them by symmetry"
+                )
+            targets, chances = self.mixing.enumerate()
+            counts = chances * (self.per_class * self.num_classes)
+            weighted = chances * (targets @ self.class_weights)
+            return Groups(targets, counts, weighted / weighted.sum(), None)
         if self.targets is not None and self.target_counts is not None:
             targets, counts = np.array(self.targets), np.array(self.target_counts)
             counts = counts * (self.per_class * self.num_classes / counts.sum())
@@ -197,7 +215,7 @@ class Problem:
     @cached_property
     def balanced(self) -> bool:
         """Whether every class has the same number of samples and the same weight in the loss."""
-        plain = self.targets is None and self.logit_offset is None
+        plain = self.targets is None and self.logit_offset is None and self.mixing is None
         equal = self.class_counts is None or len(set(self.class_counts)) == 1
         return plain and equal and (self.loss.weight is None or len(set(self.class_weights.tolist())) == 1)
 
@@ -215,7 +233,7 @@ class Problem:
         if changes.keys() & {"per_class", *counted}:
             sizes = {}
         decays = ("weight_decay", "feature_decay", "bias_decay")
-        rest = (*decays, "dim", "bias", "features", "num_classes", "loss", "logit_offset")
+        rest = (*decays, "dim", "bias", "features", "num_classes", "loss", "logit_offset", "mixing")
         return Problem(**{**{name: getattr(self, name) for name in rest}, **sizes, **changes})
 
     def to_dict(self) -> dict[str, Any]:
@@ -234,7 +252,11 @@ class Problem:
             "bias_decay": self.bias_decay,
             "bias": self.bias,
             "features": self.features,
-            **{name: value for name in ADDED_LATER if (value := getattr(self, name)) is not None},
+            **{
+                name: asdict(value) if isinstance(value, Mixing) else value
+                for name in ADDED_LATER
+                if (value := getattr(self, name)) is not None
+            },
         }
 
     def __eq__(self, other: object) -> bool:
@@ -274,6 +296,17 @@ def check_number(name: str, value: float) -> float:
         return math.fabs(value)
     except TypeError:
         raise TypeError(f"{name} must be a number, not {value!r}") from None
+
+
+def _check_mixing(mixing: Mixing, num_classes: int | None, *others: object) -> int:
+    """The number of classes of a law of targets, if nothing else contradicts it."""
+    if not isinstance(mixing, Mixing):
+        raise TypeError(f"mixing: expected a Mixing, as theory.mixing_law returns, got {mixing!r}")
+    if any(other is not None for other in others):
+        raise ValueError("mixing: expected neither class_counts, targets nor logit_offset besides, got one of them")
+    if num_classes is not None and num_classes != mixing.num_classes:
+        raise ValueError(f"mixing: expected a law of {num_classes} classes, got one of {mixing.num_classes}")
+    return mixing.num_classes
 
 
 def _check_counts(name: str, values: Sequence[float]) -> tuple[float, ...]:

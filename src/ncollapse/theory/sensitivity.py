@@ -19,9 +19,10 @@ def differentiate(optimum: Optimum) -> dict[str, dict[str, float]]:
     problem = optimum.problem
     names = DECAYS if problem.bias else DECAYS[:2]
     total = problem.per_class * problem.num_classes
+    mixed = optimum._detail.mean_energy if problem.mixing is not None else None
     envelope = {
         "weight_decay": optimum.weight_energy / 2,
-        "feature_decay": total * optimum.feature_energy / 2,
+        "feature_decay": total * (optimum.feature_energy if mixed is None else mixed) / 2,
         "bias_decay": _bias_energy(optimum) / 2,
     }
     result = {"objective": {name: envelope[name] for name in names}}

@@ -78,8 +78,9 @@ def solve(
     asks the dual bound for the direction in which the objective can still fall, adds it as a new dimension and repeats
     until the certified gap closes; then it removes the dimensions not needed. Otherwise it keeps the best of many
     random starts: at least 16, and up to 128 until four have reached the best value and few local minima seem to be
-    left unseen. After `time_limit` seconds of processor time (None: no limit) no new start begins. `restarts` fixes
-    their number instead. `progress(starts, best)` is called after each start.
+    left unseen. After `time_limit` seconds of processor time (None: no limit) the search ends with the best point so
+    far, whose certificate says how far it may be from the minimum. `restarts` fixes their number instead.
+    `progress(starts, best)` is called after each start.
 
     >>> solution = solve(Problem("ce", 3, per_class=1, weight_decay=0.05, feature_decay=0.05))
     >>> round(solution.objective, 8), solution.certificate.gap < 1e-8
@@ -127,25 +128,25 @@ class _Search:
         wide = max(2 * max(k, g), k + 2) if self.problem.features == "relu" else max(k, min(k, g))
         for index in range(restarts or 6):
             model = ScaledObjective(self.problem, wide)
-            value, x = model.descend(model.start(index, self.generator), self.iterations)
+            value, x = self._descend(model, model.start(index, self.generator))
             model, x, value, gap = self._add_atoms(model, x, value)
             self._offer(model, x, value, gap)
             tight = gap <= TIGHT * _scale(value)
-            if restarts is None and (tight or (math.isfinite(gap) and index >= 2)):
+            if restarts is None and (tight or self._is_late() or (math.isfinite(gap) and index >= 2)):
                 return
 
     def _add_atoms(self, model: ScaledObjective, x: Array, value: float) -> tuple[ScaledObjective, Array, float, float]:
         gap = math.inf
         for _ in range(ROUNDS):
             small, y = model.compress(x)
-            polished, y = small.descend(y, self.iterations)
+            polished, y = self._descend(small, y)
             if polished <= value + 1e-13 * abs(value):
                 model, x, value = small, y, min(polished, value)
             point = _point_at(model, x)
             if point is None:
                 break
             gap = certify_point(point).gap
-            if gap <= CLOSED * _scale(value):
+            if gap <= CLOSED * _scale(value) or self._is_late():
                 break
             u, v, norm = steepest_atom(point)
             if norm <= point.tau * (1 + 1e-9):
@@ -156,7 +157,7 @@ class _Search:
             lengths = 2.0 ** np.arange(-12, 4)
             trials = [model.add_atom(x, -length * u, length * scaled_v) for length in lengths]
             wider, start = min(trials, key=lambda trial: trial[0].evaluate(trial[1])[0])
-            new, start = wider.descend(start, self.iterations)
+            new, start = self._descend(wider, start)
             if not new < value - 1e-15 * abs(value):
                 break
             model, x, value = wider, start, new
@@ -178,15 +179,19 @@ class _Search:
         for index in range(most):
             perturb = index % 8 == 7 and self.best is not None
             start = self._perturb(model) if perturb else model.start(index, self.generator)
-            value, x = model.descend(start, 300, 1e-7)
+            value, x = model.descend(start, 300, 1e-7, self.deadline)
             near = self.best is None or value < self.best[0] * (1 + 1e-2) + 1e-6
             if near:
-                value, x = model.descend(x, self.iterations)
+                value, x = self._descend(model, x)
             self._offer(model, x, value)
-            if restarts is None and (
-                time.process_time() > self.deadline or (index + 1 >= least and self._is_settled())
-            ):
+            if restarts is None and (self._is_late() or (index + 1 >= least and self._is_settled())):
                 break
+
+    def _descend(self, model: ScaledObjective, point: Array) -> tuple[float, Array]:
+        return model.descend(point, self.iterations, deadline=self.deadline)
+
+    def _is_late(self) -> bool:
+        return time.process_time() > self.deadline
 
     def _perturb(self, model: ScaledObjective) -> Array:
         assert self.best is not None
@@ -235,7 +240,7 @@ class _Search:
         value, model, x = self.best
         for smaller, y in (model.polar(x), *(model.compress(x, tolerance) for tolerance in (1e-2, 1e-4, 1e-6))):
             if smaller.dim < model.dim:
-                new, y = smaller.descend(y, self.iterations)
+                new, y = self._descend(smaller, y)
                 if new <= value + 1e-12 * abs(value):
                     self.best = (new, smaller, y)
                     return

@@ -47,13 +47,14 @@ def own_stream(device: torch.device) -> Iterator[None]:
     """A CUDA stream for this thread's runs alone: nothing of them waits for the default stream, or for other threads.
 
     A thread keeps its stream from run to run: torch has 32 of them and then begins anew, with one that may be in use.
+    It comes before the streams that are used beside it (`models.overlap`), which have the lowest priority.
     """
     if device.type != "cuda":
         yield
         return
     streams = _here.__dict__.setdefault("streams", {})
     if device not in streams:
-        streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        streams[device] = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
     with torch.cuda.stream(streams[device]):
         yield
         streams[device].synchronize()
@@ -102,6 +103,17 @@ def _write_precision(matmul: Any, conv: Any) -> None:
     else:
         torch.backends.cuda.matmul.allow_tf32 = matmul
         torch.backends.cudnn.allow_tf32 = conv
+
+
+@contextmanager
+def switch_precision(*, matmul: bool, conv: bool) -> Iterator[None]:
+    """Let float32 products and convolutions on a GPU use TensorFloat-32, or not, for a while."""
+    before = _read_precision()
+    _write_precision(matmul=_name_precision(matmul), conv=_name_precision(conv))
+    try:
+        yield
+    finally:
+        _write_precision(**before)
 
 
 def _put_back() -> None:

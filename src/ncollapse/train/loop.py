@@ -43,7 +43,7 @@ WRITES_SHARE = 1 / 30
 epoch is written."""
 PROGRESS_SECONDS = 0.5
 BOUNDS = tuple(name for item in fields(Certificate) if (name := item.name).endswith("_bound") and name != "lower_bound")
-"""What the certified gap implies for the geometry; kept in the summary."""
+"""What the certified gap implies for the geometry; kept beside it."""
 REFUSALS = (ValueError, TypeError, ImportError, FileNotFoundError)
 """Errors that refuse a recipe while the run is prepared: such a run is not recorded as failed."""
 
@@ -249,11 +249,9 @@ def measure_splits(run: Training, arrays: dict[str, Tensor] | None = None) -> di
     return run.world.share(lambda: record)
 
 
-def _certificate(
-    run: Training, features: Tensor, labels: Tensor, further: tuple[str, ...] = ()
-) -> dict[str, float] | None:
+def _certificate(run: Training, features: Tensor, labels: Tensor) -> dict[str, float] | None:
     found = certify_if_known(features, labels, run.model.head, run.problem)
-    names = ("gap", "relative_gap", "lower_bound", "objective", *further)
+    names = ("gap", "relative_gap", "lower_bound", "objective", *BOUNDS)
     return None if found is None else {name: getattr(found, name) for name in names}
 
 
@@ -306,7 +304,7 @@ def _finish(run: Training) -> dict[str, Any]:
         full, figures = describe_split(name, features, labels, run.model.head, run.problem, numerical_rank=True)
         summary[name] = full.to_dict()
         if name == "train":
-            summary["certificate"] = _certificate(run, features, labels, BOUNDS)
+            summary["certificate"] = _certificate(run, features, labels)
         if name == "test":
             summary["test_correct"] = measure_correct(features, labels, run.model.head)
         if name != "train":

@@ -114,7 +114,8 @@ class LossSpec:
     """Which loss to minimise; a parameter that is None takes the loss's own default."""
 
     name: str = "ce"
-    """ce, bce, focal, ls, mse, or package.module:Class for a loss of your own."""
+    """ce, bce, focal, ls, mse, or package.module:Class for a loss of your own; parameters may follow in brackets, as in
+    my_losses:Tilted(slope=0.5)."""
     gamma: float | None = None
     """Focal loss: the exponent."""
     alpha: float | None = None
@@ -131,7 +132,27 @@ class LossSpec:
     """MSE: sum over the classes, as in the theorems (default), or mean, as in the code of two of the papers."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.name, str) and "(" in self.name:
+            self._spell()
         self.make()
+
+    def _spell(self) -> None:
+        """Bring a name with parameters into one spelling, so that equal losses have equal run ids.
+
+        Parameters that are fields here become those fields.
+        """
+        from ncollapse.losses.calls import join_call, split_call
+
+        try:
+            base, params = split_call(self.name)
+        except ValueError as error:
+            raise ValueError(f"recipe: loss.name: {error}") from None
+        for key in [key for key in params if key in LossSpec.__dataclass_fields__ and key != "name"]:
+            check(getattr(self, key) is None, f"loss.{key}", getattr(self, key), f"none beside {self.name}")
+            value = params.pop(key)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            object.__setattr__(self, key, float(value) if whole else value)
+        object.__setattr__(self, "name", join_call(base, params))
 
     def make(self) -> Loss:
         """The loss itself."""
@@ -281,17 +302,22 @@ class Recipe:
         features: Literal["free", "relu"] | None = None,
         samples: int | None = None,
         dim: int | None = None,
+        feature_energy: float | None = None,
     ) -> Problem | None:
         """The theory's problem this run minimises, or None where the theory does not apply.
 
-        It applies with decays of W and H in the loss and nothing else decayed, a trainable head and plain labels. The
-        feature decay acts on the batch, so n = batch_size / K; where the number of samples is given (`samples`, or by
-        the counts), the batch is the mean over an epoch, whose last one may be short. What is not given is taken from
-        the data set's name and the model's name.
+        It applies with decays of W and H in the loss and nothing else decayed, and a trainable head. The feature decay
+        acts on the batch, so n = batch_size / K; where the number of samples is given (`samples`, or by the counts),
+        the batch is the mean over an epoch, whose last one may be short. What is not given is taken from the data set's
+        name and the model's name. Targets of mixup, CutMix and label smoothing are those of balanced classes.
+
+        Without a feature decay there is no optimum unless the norm of the features is given: `feature_energy`, the mean
+        of |h|^2 (of unmixed images), as a measurement of the trained network has it. A decay of all parameters then
+        counts as a decay of W and b; under AdamW, whose decay is no part of the objective, there is still none.
         """
         from ncollapse.train.theory import pose
 
-        return pose(self, num_classes, class_counts, features, samples, dim)
+        return pose(self, num_classes, class_counts, features, samples, dim, feature_energy)
 
     def override(self, **changes: Any) -> Recipe:
         """A copy with some fields changed, double underscores for dots; every changed value is checked.

@@ -251,5 +251,5 @@ def choose(name: str, **wishes: Any) -> Recipe:
 
 def _builder(name: str) -> Callable[..., Recipe]:
     if name not in _BUILDERS:
-        raise ValueError(f"no recipe {name!r}; there are {', '.join(NAMES)}, or give a .toml or .json file")
+        raise ValueError(f"recipe: expected {', '.join(NAMES)}, or a .toml or .json file, got {name!r}")
     return _BUILDERS[name]

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from ncollapse.theory import Problem
+    from ncollapse.theory import Mixing, Problem
     from ncollapse.train.recipe import DataSpec, Recipe
 
 BALANCED_UP_TO = 1.5
 """Class counts within this ratio count as balanced: MNIST's differ by 1.24, which moves the optimal |W|^2 by 0.05 %."""
+
+
+class Decays(NamedTuple):
+    """The decays of the last layer's problem."""
+
+    weight: float
+    feature: float
+    bias: float
 
 
 def pose(
@@ -20,22 +28,23 @@ def pose(
     features: Literal["free", "relu"] | None,
     samples: int | None = None,
     dim: int | None = None,
+    feature_energy: float | None = None,
 ) -> Problem | None:
     """See `Recipe.problem`."""
-    from ncollapse.theory import Problem
+    from ncollapse.theory import Problem, fix_feature_energy
 
-    decays, model = recipe.decays, recipe.model
-    if not (decays.weight > 0 and decays.feature > 0) or recipe.optim.weight_decay > 0:
-        return None
-    if model.head != "linear" or recipe.augment.soft_targets:
+    decays, model = read_decays(recipe, feature_energy is not None), recipe.model
+    if decays is None or model.head != "linear":
         return None
     counts = class_counts or recipe.data.per_class_counts
     classes = num_classes or (len(counts) if counts else count_classes(recipe.data.name))
-    if classes is None or (counts and min(counts) == 0):
+    if classes is None or (counts and sum(count > 0 for count in counts) < 2):
         return None
     samples = samples or (sum(class_counts) if class_counts else None)
     imbalanced = counts is not None and max(counts) > BALANCED_UP_TO * min(counts)
-    return Problem(
+    if recipe.augment.soft_targets and imbalanced:  # the law of mixed targets is that of balanced classes
+        return None
+    problem = Problem(
         recipe.loss.make(),
         classes,
         weight_decay=decays.weight,
@@ -46,6 +55,44 @@ def pose(
         dim=dim or model.feature_dim_linear or model.feature_dim,
         bias=model.bias,
         features=features or guess_features(recipe),
+        mixing=find_mixing(recipe, classes) if recipe.augment.soft_targets else None,
+    )
+    return problem if feature_energy is None else fix_feature_energy(problem, feature_energy)
+
+
+def read_decays(recipe: Recipe, norm_given: bool) -> Decays | None:
+    """The decays of the last layer's problem, None where there is no such problem.
+
+    A decay of all parameters is one of W and b if it is part of the gradient, which AdamW's is not. The features need a
+    decay of their own, or a given norm.
+    """
+    decays, everywhere = recipe.decays, recipe.optim.weight_decay
+    if not norm_given:
+        if not (decays.weight > 0 and decays.feature > 0) or everywhere > 0:
+            return None
+        return Decays(decays.weight, decays.feature, decays.bias)
+    if decays.feature > 0 or (everywhere > 0 and recipe.optim.name == "adamw") or decays.weight + everywhere == 0:
+        return None
+    # the feature decay is replaced by the one that gives the norm
+    return Decays(decays.weight + everywhere, 1.0, decays.bias + everywhere)
+
+
+def find_mixing(recipe: Recipe, num_classes: int, levels: int = 24) -> Mixing:
+    """The law of the targets of a recipe with mixup, CutMix or smoothed targets, for balanced classes."""
+    from ncollapse.data import INFO
+    from ncollapse.theory import mixing_law
+
+    augment, data = recipe.augment, recipe.data
+    shape = INFO[data.name].shape if data.name in INFO else None
+    return mixing_law(
+        num_classes,
+        mixup=augment.mixup,
+        cutmix=augment.cutmix,
+        mix_probability=augment.mix_probability,
+        switch_probability=augment.switch_probability,
+        label_smoothing=augment.label_smoothing,
+        image_size=data.image_size or (32 if shape is None else shape[-1]),
+        levels=levels,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.compare import CASES, group_runs, name_loss
+from ncollapse.compare import group_runs, name_loss, name_optimiser
 from ncollapse.grammar import join
 from ncollapse.papers.archive import find_gram
 from ncollapse.papers.experiment import Experiment
@@ -99,7 +99,7 @@ def draw_axes(lines: Sequence[Line]) -> Figure | None:
             continue
         for loss, optimiser in dict.fromkeys(_loss_and_optimiser(line) for line in here):
             mine = [line for line in here if _loss_and_optimiser(line) == (loss, optimiser)]
-            title = ", ".join(filter(None, (name_loss(loss), CASES.get(optimiser, optimiser))))
+            title = ", ".join(filter(None, (name_loss(loss), name_optimiser(optimiser))))
             panels.append(_panel_along(axis, [line.keys[axis] for line in here], mine, escape(title)))
     if not panels:
         return None
@@ -312,4 +312,4 @@ def _name_setting(line: Line, shown: Sequence[Line]) -> str:
     """What tells the settings of an experiment apart, the loss aside."""
     keys = [k for k in line.keys if k not in ("loss", "seed") and len({str(o.keys.get(k)) for o in shown}) > 1]
     words = [line.keys[k] for k in keys]
-    return "<br>".join(escape(CASES.get(str(word), str(word))) for word in words) or escape(line.row)
+    return "<br>".join(escape(name_optimiser(str(word))) for word in words) or escape(line.row)

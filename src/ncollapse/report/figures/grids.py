@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ncollapse.compare import CASES, Variant, estimate, measured, name_loss
+from ncollapse.compare import Variant, estimate, measured, name_loss, name_optimiser
 from ncollapse.compare.numbers import show
 from ncollapse.report.encoding import compact_matrix
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape
@@ -151,7 +151,7 @@ def name_panel(group: tuple[str, ...], groups: Sequence[tuple[str, ...]]) -> str
     """The loss, and the data set, family and optimiser where panels differ in them."""
     words = [name_loss(group[0])]
     varying = [place for place in range(1, 4) if len({g[place] for g in groups}) > 1]
-    words += [CASES.get(group[place], group[place]) for place in varying]
+    words += [name_optimiser(group[place]) for place in varying]
     return escape(", ".join(words))
 
 

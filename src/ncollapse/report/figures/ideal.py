@@ -32,7 +32,7 @@ def ideal_frame(variant: Variant) -> tuple[np.ndarray, np.ndarray] | None:
             **{k: v for k, v in arguments.items() if v is not None},
             **problem.get("loss_params", {}),
         )
-        features, labels, weight, _ = predict(posed).configuration()
+        features, labels, weight, _ = predict(posed, method="closed").configuration()
     except (ValueError, TypeError, KeyError):
         return None
     means = np.stack([features[labels == k].mean(0).numpy() for k in range(posed.num_classes)])

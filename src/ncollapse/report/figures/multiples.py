@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.compare import CASES, Variant, name_loss
+from ncollapse.compare import Variant, name_loss, name_optimiser
 from ncollapse.compare.variants import phrase
 from ncollapse.grammar import count
 from ncollapse.report.encoding import compact
@@ -86,7 +86,7 @@ def group_variants(variants: Sequence[Variant]) -> dict[tuple[str, ...], list[Va
 def name_groups(groups: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
     """Titles of the groups: the loss, and whatever else differs between them."""
     varying = [i for i in range(1, len(GROUPS) + 1) if len({g[i] for g in groups}) > 1]
-    return {g: escape(", ".join([name_loss(g[0]), *(CASES.get(g[i], g[i]) for i in varying if g[i])])) for g in groups}
+    return {g: escape(", ".join([name_loss(g[0]), *(name_optimiser(g[i]) for i in varying if g[i])])) for g in groups}
 
 
 def find_swept(groups: Sequence[Sequence[Variant]]) -> str:

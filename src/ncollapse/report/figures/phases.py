@@ -97,6 +97,7 @@ def make_phase(loss: str, params: str, classes: int, features: str, bias: bool) 
             bias_decay=decay,
             bias=bias,
             features="relu" if features == "relu" else "free",
+            method="closed",
             **json.loads(params),
         )
         return str(found.phase)

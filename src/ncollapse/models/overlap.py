@@ -1,0 +1,82 @@
+"""Streams beside a run's own, on which parts of a captured training step go on side by side.
+
+The weight gradient of a convolution is needed only at the end of the backward pass. On a stream of its own it fills
+the multiprocessors that other kernels leave idle: small maps, the last blocks of a convolution, and norms, which wait
+for memory. A shortcut with a convolution runs beside the block that it skips, for the same reason.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+LAG = 8
+"""Weight gradients that may be under way at a time; until they are done, their inputs stay in memory."""
+_here = threading.local()
+
+
+class Beside:
+    """The streams beside one run's own, which is the current one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.own = torch.cuda.current_stream(device)
+        self.gradients, self.branch = torch.cuda.Stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.pending: deque[tuple[Any, tuple[Tensor, ...]]] = deque()
+
+    def start(self, work: Callable[[], Tensor], *inputs: Tensor) -> Tensor:
+        """The result of `work`, which is not there before `join`; `inputs` are the tensors that it reads."""
+        current = torch.cuda.current_stream()
+        self.gradients.wait_stream(current)
+        with torch.cuda.stream(self.gradients):
+            result = work()
+            done = self.gradients.record_event()
+        self.pending.append((done, inputs))
+        if len(self.pending) > LAG:
+            done, _ = self.pending.popleft()
+            for stream in (self.own, current):  # either may reuse the memory of the inputs
+                stream.wait_event(done)
+        return result
+
+    def join(self) -> None:
+        """Have the current stream wait for everything that was started."""
+        torch.cuda.current_stream().wait_stream(self.gradients)
+        self.pending.clear()
+
+
+@contextmanager
+def overlapping(beside: Beside | None) -> Iterator[None]:
+    """Let this thread's networks use these streams."""
+    before = find_beside()
+    _here.beside = beside
+    try:
+        yield
+    finally:
+        _here.beside = before
+
+
+def find_beside() -> Beside | None:
+    """The streams that this thread's networks may use, if there are any."""
+    return None if torch.compiler.is_compiling() else getattr(_here, "beside", None)
+
+
+def branch_off(module: nn.Module, x: Tensor) -> Tensor:
+    """module(x), beside what follows until `rejoin`."""
+    beside = find_beside()
+    if beside is None:
+        return module(x)  # type: ignore[no-any-return]
+    beside.branch.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside.branch):
+        return module(x)  # type: ignore[no-any-return]
+
+
+def rejoin() -> None:
+    """Have the current stream wait for what was branched off."""
+    beside = find_beside()
+    if beside is not None:
+        torch.cuda.current_stream().wait_stream(beside.branch)

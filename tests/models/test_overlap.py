@@ -1,0 +1,78 @@
+"""What goes on beside the rest of a step gives what it gives by itself."""
+
+import copy
+
+import pytest
+import torch
+
+from ncollapse.models import create, overlap
+from ncollapse.models.convolution import Conv2d
+from ncollapse.train import casting, optimiser
+from ncollapse.train.backend import own_stream, switches
+from ncollapse.train.objective import Objective
+from ncollapse.train.recipe import DecaySpec, LossSpec, OptimSpec
+from ncollapse.train.step import GraphStep, Tally
+
+
+class Later:
+    """Stands for the streams: what is started is done at once, and counted."""
+
+    started = 0
+
+    def start(self, work, *inputs):
+        self.started += 1
+        return work()
+
+
+@pytest.mark.parametrize(("size", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2)])
+def test_a_convolution_has_the_same_gradients(size, stride):
+    torch.manual_seed(0)
+    conv = Conv2d(4, 6, size, stride=stride, padding=size // 2, bias=False).bfloat16()
+    x = torch.randn(2, 4, 8, 8).bfloat16().requires_grad_()
+    found, later = [], Later()
+    for beside in (None, later):
+        conv.weight.grad = x.grad = None
+        with overlap.overlapping(beside):
+            y = conv(x)
+        (y * y.detach().cos()).sum().backward()
+        found.append((y.detach(), conv.weight.grad, x.grad))
+    assert later.started == 1
+    for plain, beside in zip(*found):
+        assert torch.equal(plain, beside)
+    assert overlap.find_beside() is None
+
+
+def test_a_float32_convolution_is_torchs_own():
+    later = Later()
+    conv, x = Conv2d(2, 2, 1, bias=False), torch.randn(1, 2, 3, 3)
+    with overlap.overlapping(later):
+        conv(x).sum().backward()
+    assert later.started == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "densenet121-small"])
+def test_captured_training_is_the_same(name, monkeypatch):
+    """Bit by bit, with kernels that are deterministic: a stream that does not wait for another would show."""
+    device = torch.device("cuda")
+    torch.manual_seed(0)
+    first = create(name, 10).to(device).to(memory_format=torch.channels_last).train()
+    x = torch.randn(64, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
+    y = torch.arange(64, device=device) % 10
+    found = []
+    for beside in (True, False):
+        if not beside:
+            monkeypatch.setattr(casting.CastFeatures, "find_beside", lambda self, x: None)
+        model = copy.deepcopy(first)
+        objective = Objective(model, LossSpec("ce").make().to(device), DecaySpec(), precision="bf16")
+        objective.features = casting.CastFeatures(model)
+        spec = OptimSpec("sgd", 0.05, weight_decay=5e-4)
+        with switches(device, "bf16", True), own_stream(device):
+            step = GraphStep(
+                objective, optimiser.make(spec, model), spec, Tally(device), [(x, y)], torch.cuda.graph_pool_handle()
+            )
+            for _ in range(10):
+                step(x, y, 64)
+        found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert found[0].isfinite().all()
+    assert torch.equal(*found)
