@@ -169,6 +169,12 @@ def tabulate(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def write(path: Path, results: list[dict[str, Any]]) -> None:
+    """The table and all results, one on each line."""
+    lines = ",\n".join(json.dumps(found) for found in results)
+    path.write_text(f'{{"table": {json.dumps(tabulate(results), indent=1)},\n"results": [\n{lines}\n]}}\n')
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=500)
@@ -189,7 +195,7 @@ def main() -> None:
             print(f"seed {seed}: {line}; {draw(seed)}", flush=True)
         results.append({key: None if value != value else value for key, value in found.items()})
         if args.out is not None:
-            args.out.write_text(json.dumps({"table": tabulate(results), "results": results}, indent=1) + "\n")
+            write(args.out, results)
     heads = ("problems", "closed", "excess", "bound", "gap", "slowest")
     print(f"{'loss':14}{'features':10}" + "".join(f"{head:>11}" for head in heads))
     for row in tabulate(results):

@@ -200,7 +200,37 @@ def write_tables() -> dict[str, str]:
         "minority": _write_minority(answers["minority_collapse"]),
         "early": _write_early(answers["early_collapse"]),
         "dimension": _write_dimension(answers["small_dimension"]),
+        "mixed": _write_mixed(json.loads((RESULTS / "mixed-targets.json").read_text())["errors"]),
+        "random": _write_random(json.loads((RESULTS / "random-problems.json").read_text())["table"]),
     }
+
+
+def _write_mixed(errors: list[dict[str, Any]]) -> str:
+    data = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}
+    signs = {"difference": "z⁺ − z⁻", "positive": "z⁺", "negative": "z⁻"}
+    lines = []
+    for line in errors:
+        loss, _, logit = line["logit"].partition(" ")
+        optimiser = {"adamw": "AdamW", "sgd": "SGD"}[line["optimizer"]]
+        numbers = [f"{line[key]:.2f}" for key in ("measured", "free", "unseen_partner")]
+        lines.append((data[line["data"]], optimiser, loss.upper(), signs[logit], str(line["runs"]), *numbers))
+    head = ("data", "optimiser", "loss", "logit", "runs", "mean measured", "error, free", "error, unseen partner")
+    return _grid(head, lines, right=4)
+
+
+def _write_random(table: list[dict[str, Any]]) -> str:
+    def show(value: float | None, form: str) -> str:
+        return "" if value is None else format(value, form)
+
+    lines = [
+        (
+            *(r["loss"], r["features"], str(r["problems"]), str(r["closed"]), show(r["excess"], ".0e")),
+            *(show(r["bound"], ".0e"), show(r["gap"], ".0e"), show(r["slowest"], ".1f")),
+        )
+        for r in table
+    ]
+    names = ("problems", "in closed form", "above the brute force", "bound above the best value")
+    return _grid(("loss", "features", *names, "gap, d ≥ K", "slowest, s"), lines, right=2)
 
 
 def _write_published(summary: list[dict[str, Any]]) -> str:

@@ -220,7 +220,7 @@ def test_what_names_no_normalisation(text, dataset, message):
 
 def test_data_without_a_recipe_are_left_as_they_are_and_it_is_said():
     assert choose_normalisation("auto", "npz:a.npz").describe() == (
-        "pixels in [0, 1], not normalised (npz:a.npz has none in our recipes)"
+        "pixels in [0, 1], not normalised (no recipe says how for npz:a.npz)"
     )
     assert choose_normalisation("imagenet", "folder:x").mean == (0.485, 0.456, 0.406)
 

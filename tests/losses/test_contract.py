@@ -252,3 +252,30 @@ def test_bad_input_is_named(case):
             loss(x, target.double())
         with pytest.raises(ValueError, match="at least 2 classes"):
             loss(z[:, :1], target)
+
+
+@every_loss
+@index_and_soft
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("size", [1.0, 100.0, 1e4])
+def test_value_and_gradient_are_those_of_autograd_to_the_bit(case, soft, reduction, weighted, size):
+    z, target, _ = make_batch(case, 30, soft=soft)
+    z = (size * z).float()
+    weight = torch.linspace(0.5, 2.0, case.num_classes) if weighted else None
+    loss = case.make(weight=weight, reduction=reduction)
+    leaf = case.logits(z).detach().requires_grad_()
+    expected = loss(leaf, target)
+    (gradient,) = torch.autograd.grad(expected.sum(), leaf)
+    got = loss.value_and_gradient(leaf, target)
+    assert not got[0].requires_grad
+    assert not got[1].requires_grad
+    assert torch.equal(got[0], expected)
+    assert torch.equal(got[1], gradient)
+
+
+@every_loss
+def test_value_and_gradient_refuse_what_the_loss_refuses(case):
+    z, target, _ = make_batch(case, soft=False)
+    with pytest.raises(ValueError, match="target must lie in"):
+        case.make().value_and_gradient(case.logits(z), target + case.num_classes)

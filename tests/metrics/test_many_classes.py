@@ -9,6 +9,11 @@ import torch
 
 import ncollapse as nc
 from metrics.test_definitions import agree
+from ncollapse.metrics.batches import open_source
+from ncollapse.metrics.class_sums import sum_classes
+from ncollapse.metrics.classifier import place_classifier
+from ncollapse.metrics.radii import decision_radii, nearest_mean_radii
+from ncollapse.metrics.reference import moments_of
 from reference import metrics as reference
 
 QUANTILES = {"q05", "q25", "median", "q75", "q95"}
@@ -215,3 +220,72 @@ def test_above_many_classes_the_default_says_what_it_leaves_out(monkeypatch):
     assert every.accuracy >= 0
     for name in ("nc1", "nc2", "nc3", "nc2_rank", "compactness", "positive_score", "weight_energy"):
         assert getattr(some, name) == getattr(every, name), name
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.6, 2.0])
+@pytest.mark.parametrize("sizes", [(7, 5), (6, 12)])
+def test_samples_within_the_radii_are_decided_as_by_every_score(sizes, noise, float32_scores, monkeypatch):
+    """Some samples are within, some beyond; classes 1 and 2 have the same weights, and class 3 no sample."""
+    classes, dim = sizes
+    counts = [60, 50, 40, 0, *[50] * (classes - 4)]
+    features, labels, _, bias = draw(11, classes, dim, counts, spread=noise, common=3.0)
+    means = torch.stack([features[labels == k].mean(0) if counts[k] else torch.ones(dim) for k in range(classes)])
+    weight = means + 0.3 * torch.randn(classes, dim, generator=torch.Generator().manual_seed(0))
+    weight[2], bias[2] = weight[1], bias[1]
+    fields = ["nc4", "accuracy", "class_accuracy", "nearest_mean_accuracy"]
+    monkeypatch.setattr("ncollapse.metrics.radii.WORTHWHILE", 1)
+    found = measure(features, labels, weight, bias, fields=fields).to_dict()
+    expected = reference.measure(features.numpy(), labels.numpy(), weight.numpy(), bias.numpy())
+    for name in fields:
+        agree(found[name], expected[name], name)
+
+
+def test_radii_are_the_distances_at_which_decisions_change():
+    features, labels, *_ = draw(12, 8, 5, [40] * 8, spread=0.05)
+    weight = torch.stack([features[labels == k].mean(0) for k in range(8)])
+    bias = weight.square().sum(1) / 2  # z_j is largest for the nearest mean
+    source = open_source(features, labels)
+    moments, presence = moments_of(sum_classes(source, 8))
+    classifier = place_classifier((weight, bias), 5, torch.device("cpu"))
+    near, decided = nearest_mean_radii(moments), decision_radii(classifier, moments, presence.classes)
+    means = moments.means().whole()
+    gaps = torch.cdist(means, means) + torch.diag(torch.full((8,), torch.inf))
+    torch.testing.assert_close(near, gaps.amin(1).double() / 2, rtol=1e-6, atol=0)
+    torch.testing.assert_close(decided, near, rtol=1e-4, atol=0)
+    assert bool((near < gaps.amin(1) / 2).all())
+
+
+def test_most_classes_without_samples_and_more_scores_than_are_held(float32_scores):
+    """More classes than dimensions, fewer of them with samples: the negative scores need the whole scatter."""
+    features, labels, weight, bias = draw(13, 20, 9, [30, 20, 0, 10] + [0] * 16)
+    expected = reference.measure(features.numpy(), labels.numpy(), weight.numpy(), bias.numpy())
+    compare(measure(features, labels, weight, bias, numerical_rank=True).to_dict(), expected, quantiles=False)
+
+
+@pytest.mark.parametrize("way", ["arrays", "batches"])
+def test_min_count_leaves_out_classes_with_few_samples(way):
+    features, labels, weight, bias = draw(14, 9, 6, [5, 2, 0, 7, 1, 4, 3, 4, 9])
+    counts = labels.bincount(minlength=9)
+    frequent = counts[labels] >= 4
+    expected = measure(features[frequent], labels[frequent], weight, bias)
+    data = (features, labels) if way == "arrays" else (list(zip(features.split(5), labels.split(5))),)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # left out on request
+        found = nc.measure(*data, weight=weight, bias=bias, min_count=4, numerical_rank=True)
+    compare_exactly(found.to_dict() | {"numerical_rank": math.nan}, expected.to_dict())
+    assert found.present_classes == 5
+    assert found.counts == (5, 0, 0, 7, 0, 4, 0, 4, 9)
+    statistics = nc.ClassStatistics(9, 6).update(features, labels)
+    summed = nc.measure(statistics, weight=weight, bias=bias, min_count=4)
+    for name in ("cdnv", "nc1_quotient", "nc2_means", "nc3", "mean_norms", "feature_energy", "num_samples"):
+        agree(summed.to_dict()[name], expected.to_dict()[name], name)
+    assert math.isnan(summed.nc1)
+    assert measure(statistics, min_count=1).nc1 > 0
+    metric = nc.NeuralCollapse(9, 6)
+    metric.update(features, labels)
+    assert float(metric.compute(min_count=4)["cdnv"]) == pytest.approx(expected.cdnv, rel=1e-9)
+    for wrong in (lambda: nc.measure(features, labels, min_count=10), lambda: nc.measure(statistics, min_count=10)):
+        with pytest.raises(ValueError, match="^min_count: no class has 10 samples; the largest has 9"):
+            wrong()
+    with pytest.raises(ValueError, match="^min_count: expected a whole number of at least 1, got 0"):
+        nc.measure(features, labels, min_count=0)

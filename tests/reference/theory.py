@@ -70,7 +70,7 @@ def minimise(
     copies = np.ones(len(labels)) if whole else counts[labels]
     d = dim or (3 * k if relu else k)  # room to spare: with d = K non-negative descent often gets stuck
     y = rows[labels]
-    weighted = copies * (y @ (np.ones(k) if class_weight is None else np.asarray(class_weight)))
+    weighted = copies if class_weight is None else copies * (y @ np.asarray(class_weight))
     share_of_loss = weighted / weighted.sum()
     stiffness = np.sqrt(1 + 10 * lb)  # a scale for b at which a large decay does not slow the descent
     shapes = [(k, d), (len(labels), d), (k,)]

@@ -8,8 +8,9 @@ import torch
 
 from ncollapse.runs.lock import FolderInUse
 from ncollapse.runs.record import read_run
-from ncollapse.sweep import packed
+from ncollapse.sweep import local, packed, spawn
 from ncollapse.sweep.job import Job, OutOfTime, execute
+from ncollapse.train import recipes
 
 
 def test_runs_of_different_precision_take_turns(monkeypatch):
@@ -86,3 +87,37 @@ def test_a_recipe_nobody_can_read_is_a_recorded_failure(tmp_path):
 def test_no_run_starts_after_the_deadline(tmp_path):
     assert execute(Job("abc", {}, str(tmp_path), deadline=time.time() - 1), lambda event: None) == "interrupted"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """A machine without a GPU, whatever this one has."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(spawn.Path, "glob", lambda self, pattern: iter(()))
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_workers_that_were_started_early_get_the_jobs(tmp_path, monkeypatch):
+    recipe = recipes.get("digits").override(model__name="mlp-16", data__samples_per_class=10, optim__epochs=1)
+    jobs = [Job(r.run_id, r.to_dict(), str(tmp_path), device="cpu") for r in (recipe, recipe.override(seed=1))]
+    with spawn.early_workers(2):
+        early = [worker.process for worker in spawn._waiting[2]]
+        monkeypatch.setattr(local, "spawn", None)  # none is started later
+        local.run(jobs, 2, lambda event: None)
+    assert all(read_run(tmp_path / job.run_id).status == "finished" for job in jobs)
+    assert len(early) == 2
+    assert all(process.poll() is not None for process in early)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_workers_without_a_job_end():
+    with spawn.early_workers(1):
+        (worker,) = spawn._waiting[1]
+    assert worker.process.poll() is not None
+    assert spawn.take_early(1) is None
+
+
+def test_with_a_gpu_no_worker_is_started_early(monkeypatch):
+    monkeypatch.setattr(spawn.Path, "glob", lambda self, pattern: iter([self / "nvidia0"]))
+    with spawn.early_workers(1):
+        assert spawn.take_early(1) is None

@@ -1,5 +1,7 @@
 """The maximum of a quadratic form over unit vectors v >= 0."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,34 @@ def test_few_rows_are_exact(k):
         assert (v >= 0).all()
         assert np.linalg.norm(v) == pytest.approx(1)
         assert v @ matrix @ v == pytest.approx(value, rel=1e-9)
+
+
+def try_every_support(matrix):
+    """The largest top eigenvalue among all principal submatrices with a non-negative top eigenvector."""
+    found = max(matrix.diagonal())
+    for size in range(2, len(matrix) + 1):
+        for support in combinations(range(len(matrix)), size):
+            values, vectors = np.linalg.eigh(matrix[np.ix_(support, support)])
+            top = vectors[:, -1] if vectors[:, -1].sum() >= 0 else -vectors[:, -1]
+            if (top >= -1e-9).all():
+                found = max(found, values[-1])
+    return found
+
+
+@pytest.mark.parametrize("kind", ["random", "centred", "collapsed", "uneven"])
+def test_supports_that_are_left_out_have_no_larger_maximum(kind):
+    """Collapsed gradients give nearly equal, negative products, for which no eigenvalue bound leaves out much."""
+    rng = np.random.default_rng(5)
+    for k in (4, 6, 8):
+        for _ in range(4):
+            factor = rng.standard_normal((k, k))
+            if kind == "centred":
+                factor -= factor.mean(axis=0)
+            elif kind != "random":
+                factor = np.eye(k) - 1 / k + (0.02 if kind == "collapsed" else 0.1) * factor
+                factor *= 1 + (kind == "uneven") * rng.random((k, 1))
+            matrix = factor @ factor.T
+            assert maximise_on_cone(matrix)[0] == pytest.approx(try_every_support(matrix), rel=1e-12)
 
 
 def test_many_rows_are_bounded(monkeypatch):

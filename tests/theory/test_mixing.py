@@ -219,3 +219,22 @@ def test_the_comparison_with_runs():
     # the loss on mixed images lies above that of both models: the network does not know the mix
     runs = [row for row in record["rows"] if "training_loss" in row]
     assert all(row["training_loss"] > row["least_loss_unseen"] > row["least_loss"] for row in runs)
+    quoted = {"8bdb5eca2878": (2.5, 12.5, 1.105, 0.796), "b898dbcd7b18": (13.5, 22.6, 1.683, 1.318)}
+    for run, (predicted, measured, loss, least) in quoted.items():
+        row = next(row for row in runs if row["source"] == run)
+        for name in row["measured"]:  # the decays of the run leave the logits at their limit
+            assert row["given_norm"][name] == pytest.approx(row["free"][name], abs=0.02)
+        assert row["given_norm"]["weight_energy"] == pytest.approx(predicted, abs=0.05)
+        assert row["weight_energy"] == pytest.approx(measured, abs=0.05)
+        assert row["training_loss"] == pytest.approx(loss, abs=5e-4)
+        assert row["least_loss"] == pytest.approx(least, abs=5e-4)
+    assert next(row for row in runs if row["source"] == "b898dbcd7b18")["given_norm"]["bias"] == pytest.approx(
+        0.14, abs=5e-3
+    )
+    page = (ROOT / "docs" / "theory.md").read_text()
+    assert f"r = {record['unseen_share']:.3f}" in page
+    for data, low, high in (("cifar10", 0.91, 0.99), ("cifar100", 0.67, 0.895)):
+        rates = [
+            r["accuracy"] for r in record["rows"] if (r["data"], r["optimizer"], r["loss"]) == (data, "sgd", "bce")
+        ]
+        assert low < min(rates) <= max(rates) < high + 0.005

@@ -140,3 +140,20 @@ def test_bad_targets_are_explained(change, message):
 def test_rows_must_be_distributions_for_the_softmax():
     with pytest.raises(ValueError, match="rows that sum to 1 for ce"):
         nc.solve(nc.Problem("ce", targets=[[1.0, 1.0], [0.0, 1.0]], target_counts=[1, 1], **DECAYS))
+
+
+@pytest.mark.parametrize("loss", ["bce", "mse"])
+def test_rows_of_any_sum_count_alike(loss):
+    """Several labels a sample: without class weights every sample has the same weight in the mean loss."""
+    rows = np.array([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.2, 0.0, 0.4]])
+    problem = nc.Problem(loss, targets=rows, target_counts=[1, 2, 1, 3], bias_decay=0.1, **DECAYS)
+    brute = minimise(loss, [1.0, 2, 1, 3], 1e-2, 1e-2, 0.1, targets=rows, most_samples=0)
+    s = nc.solve(problem)
+    assert s.objective == pytest.approx(brute["objective"], abs=1e-9)
+    order = [0, 1, 1, 2, 3, 3, 3]
+    position = [problem.targets.index(tuple(row)) for row in rows]
+    c = nc.certify(s.features.numpy()[position][order], rows[order], s.weight, s.bias, problem)
+    z = torch.from_numpy(s.features.numpy()[position][order] @ s.weight.numpy().T) - s.bias
+    mean = nc.make_loss(loss)(z, torch.from_numpy(rows[order])).item()  # what training would minimise
+    assert c.data_loss == pytest.approx(mean, rel=1e-12)
+    assert 0 <= c.gap < 1e-7

@@ -107,3 +107,26 @@ def test_every_test_named_by_the_page_exists():
         path = PAGE.parents[1] / name[0] if "/" in name[0] else Path(__file__).parent / name[0]
         assert path.exists(), name
         assert not name[1] or f"def {name[1]}(" in path.read_text()
+
+
+def test_soft_targets_can_need_more_than_k_dimensions():
+    """The counterexample of section 4: six edges without a triangle need six non-negative columns, and K is five."""
+    scores = np.diag([0.62, 0.62, 0.42, 0.42, 0.42])
+    scores[:2, 2:] = scores[2:, :2] = 0.2
+    problem = nc.Problem(
+        "mse",
+        targets=scores + 0.05 * np.eye(5),
+        target_counts=[1] * 5,
+        weight_decay=0.01,
+        feature_decay=0.01,
+        bias=False,
+    )
+    free = nc.solve(problem)
+    rows = np.array(problem.targets)
+    lowered = rows - 0.05 * np.eye(5)[rows.argmax(axis=1)]  # the targets with their singular values lowered
+    np.testing.assert_allclose((free.features @ free.weight.T).numpy(), lowered, atol=1e-6)
+    assert free.objective == pytest.approx(0.02625, abs=1e-9)
+    relu = problem.replace(features="relu")
+    for dim in (6, 7):
+        assert nc.solve(relu.replace(dim=dim), restarts=6).objective == pytest.approx(free.objective, abs=1e-9)
+    assert nc.solve(relu.replace(dim=5), restarts=12).objective > free.objective + 1e-4

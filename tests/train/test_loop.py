@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from ncollapse.console import clean
 from ncollapse.metrics import measure
 from ncollapse.models import create
+from ncollapse.runs import checkpoint
 from ncollapse.runs.epoch_snapshots import read_epochs
 from ncollapse.runs.folder import RunFolder
 from ncollapse.theory import predict
@@ -44,6 +45,13 @@ def short(tmp_path_factory):
     torch.set_num_threads(1)  # as every test does, and this comes before the first: sums depend on it
     out = tmp_path_factory.mktemp("runs")
     return run(SHORT, out, device="cpu"), out / SHORT.run_id
+
+
+@pytest.fixture
+def checkpoint_always(monkeypatch):
+    """A checkpoint after every epoch, however short."""
+    monkeypatch.setattr("ncollapse.train.loop.CHECKPOINT_SECONDS", {"cpu": 0.0})
+    monkeypatch.setattr("ncollapse.train.loop.WRITES_SHARE", float("inf"))
 
 
 def test_run_folder(short):
@@ -210,6 +218,7 @@ def test_stop_by_progress_then_resume_equals_one_go(short, tmp_path):
     assert (folder / "final.safetensors").read_bytes() == (short[1] / "final.safetensors").read_bytes()
 
 
+@pytest.mark.usefixtures("checkpoint_always")
 def test_nan_loss_stops_with_the_place_and_keeps_the_checkpoint(tmp_path, monkeypatch):
     recipe = SHORT.override(optim__epochs=4)
 
@@ -235,9 +244,8 @@ def test_features_that_overflow_stop_with_the_place_too(tmp_path):
         run(recipe, tmp_path, device="cpu")
 
 
-def test_checkpoints_do_not_wait_for_measurements(tmp_path, monkeypatch):
-    monkeypatch.setattr("ncollapse.train.loop.CHECKPOINT_SECONDS", {"cpu": 0.0})
-    monkeypatch.setattr("ncollapse.train.loop.WRITES_SHARE", float("inf"))
+@pytest.mark.usefixtures("checkpoint_always")
+def test_checkpoints_do_not_wait_for_measurements(tmp_path):
     recipe = SHORT.override(measure_every=3)
 
     def stop(event):
@@ -248,6 +256,22 @@ def test_checkpoints_do_not_wait_for_measurements(tmp_path, monkeypatch):
     seen = []
     run(recipe, tmp_path, device="cpu", progress=stop)
     assert seen[-1].startswith("000002")
+
+
+def test_epochs_of_milliseconds_share_a_checkpoint(tmp_path, monkeypatch):
+    write, written = checkpoint.write, []
+    monkeypatch.setattr(checkpoint, "write", lambda folder, found: written.append(found.epoch) or write(folder, found))
+    monkeypatch.setattr("ncollapse.train.loop.CHECKPOINT_SECONDS", {"cpu": 3600.0})
+    run(SHORT, tmp_path, device="cpu")
+    assert written == [1, 3]
+
+
+def test_the_history_is_on_the_disk_before_a_checkpoint(tmp_path, monkeypatch):
+    write, order = checkpoint.write, []
+    monkeypatch.setattr("ncollapse.runs.folder.sync_file", lambda path: order.append(path.name))
+    monkeypatch.setattr(checkpoint, "write", lambda folder, found: order.append("checkpoint") or write(folder, found))
+    run(SHORT, tmp_path, device="cpu")
+    assert order[-2:] == ["history.jsonl", "checkpoint"]
 
 
 def test_progress_comes_however_short_the_epochs_are(tmp_path, monkeypatch):
@@ -319,6 +343,7 @@ def test_theory_knows_the_width_of_the_network_and_the_short_batch(tmp_path):
         predict(narrow, method="closed")
 
 
+@pytest.mark.usefixtures("checkpoint_always")
 def test_full_disk_names_the_file_and_loses_nothing(tmp_path, monkeypatch):
     real = os.fsync
     state = {"left": 9}
@@ -383,6 +408,7 @@ def test_resume_after_a_damaged_checkpoint(tmp_path, caplog, short):
         assert (folder / f"{name}.safetensors").read_bytes() == (short[1] / f"{name}.safetensors").read_bytes()
 
 
+@pytest.mark.usefixtures("checkpoint_always")
 def test_best_weights_come_from_the_checkpoint(tmp_path, monkeypatch):
     recipe = SHORT.override(select="best-test")
 

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -72,3 +73,18 @@ def test_a_timm_checkpoint_from_the_command_line(tmp_path, capsys):
     assert found["accuracy"] == measured.accuracy
     assert found["positive_score"]["mean"] == pytest.approx(measured.positive_score.mean, rel=1e-4, abs=1e-6)
     assert found["bias"]["mean"] == pytest.approx(measured.bias.mean, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["timm:resnet10t", "torchvision:resnet18"])
+def test_a_comparison_with_a_network_of_a_library(name, tmp_path, capsys):
+    labels = torch.arange(40) % 2
+    images = np.random.default_rng(0).integers(0, 100, (40, 3, 32, 32)) + 100 * labels.numpy()[:, None, None, None]
+    np.savez(tmp_path / "own.npz", images=images.astype("uint8"), labels=labels.numpy())
+    words = ["--data", f"npz:{tmp_path / 'own.npz'}", "--model", name, "--epochs", "1", "--seeds", "1"]
+    words += ["--batch-size", "16", "--engine", "packed", "--jobs", "1", "--device", "cpu"]
+    assert cli.main(["compare", *words, "--out", str(tmp_path / "out"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [variant["label"] for variant in found["variants"]] == ["CE", "BCE"]
+    assert found["unfinished"] == []
+    configs = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*/config.json")]
+    assert {config["model"]["name"] for config in configs} == {name}

@@ -100,6 +100,9 @@ def show(certificate: Certificate) -> None:
             f"{certificate.within_class_bound:.3e}",
             "implied: mean |h - class mean|^2 is at most this",
         ),
+        ("nc1", f"{certificate.nc1_bound:.3e}", "implied: nc1 is at most this"),
+        ("nc2", f"{certificate.nc2_bound:.3e}", "implied: nc2 is at most this"),
+        ("nc3", f"{certificate.nc3_bound:.3e}", "implied: nc3 is at most this"),
         ("accuracy", f"{certificate.accuracy_bound:.4f}", "implied: at least this share is classified right"),
         (
             "  uniform",

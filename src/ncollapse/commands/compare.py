@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from ncollapse.commands.options import parse_args, parse_index
 from ncollapse.console import console, print_json
 from ncollapse.output import writing_to
+from ncollapse.sweep.spawn import early_workers
 
 if TYPE_CHECKING:
     from ncollapse.compare import Comparison
@@ -96,6 +98,20 @@ SWEEP = ("data_root", "engine", "jobs", "device", "deterministic", "retry", "tim
 def main(argv: list[str]) -> int:
     """Parse, run, print; 0 if every run finished, else 1."""
     args = parse_args(Args, argv, "compare")
+    with early_workers(count_early(args)):
+        return carry_out(args)
+
+
+def count_early(args: Args) -> int:
+    """How many workers to start before anything is imported here: those of a new comparison."""
+    if args.out.exists() or args.index is not None or args.dry_run or args.engine != "local":
+        return 0
+    runs = len(args.losses) * max(1, len(args.optimisers)) * max(1, args.seeds)
+    return min(args.jobs or os.cpu_count() or 1, runs)
+
+
+def carry_out(args: Args) -> int:
+    """Plan, run and show a comparison."""
     from ncollapse.compare.plan import compare, plan
     from ncollapse.compare.tuning import apply_earlier, check_tuning, parse_grid, tune
     from ncollapse.sweep.preview import preview

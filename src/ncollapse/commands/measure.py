@@ -53,6 +53,8 @@ class Args:
     """Measure these fields only, or all; by default all up to 10,000 classes."""
     missing_classes: Literal["skip", "strict"] = "skip"
     """Classes without samples: skip them, or leave the fields that compare class means undefined."""
+    min_count: int = 1
+    """Leave out classes with fewer samples."""
     reference: Path | None = None
     """A file with the features and labels of other samples, whose class means nc4 and nearest_mean_accuracy use."""
     numerical_rank: bool = False
@@ -83,6 +85,7 @@ def measure_file(file: Path, args: Args) -> Measurement:
         numerical_rank=args.numerical_rank,
         fields="all" if args.fields == ("all",) else args.fields or None,
         missing_classes=args.missing_classes,
+        min_count=args.min_count,
         reference=None if other is None else (other["features"], other["labels"]),
     )
 
@@ -91,8 +94,9 @@ def measure_model(args: Args) -> Checkpoint:
     """Measure a checkpoint; tensors of the file that the network does not have are named on standard error."""
     if args.model is None or args.weights is None or args.data is None:
         raise ValueError("FILE: expected a file of arrays, or all of --model, --weights and --data, got neither")
-    for name in ("numerical_rank", "fields", "reference"):
-        if getattr(args, name):
+    given = {"numerical_rank": args.numerical_rank, "fields": args.fields, "reference": args.reference}
+    for name, value in {**given, "min_count": args.min_count != 1}.items():
+        if value:
             raise ValueError(f"--{name.replace('_', '-')}: works on a FILE of arrays only")
     from ncollapse.checkpoints import measure_checkpoint, shorten
 

@@ -89,7 +89,7 @@ def plan(
 
 def check_plan(data: str, losses: Sequence[str], optimisers: Sequence[str], seeds: int) -> None:
     """Raise ValueError for what cannot be planned."""
-    from ncollapse.data.catalogue import KNOWN, is_known
+    from ncollapse.data.catalogue import KNOWN, is_known, suggest_name
     from ncollapse.losses import LOSS_NAMES, is_loss_name
 
     if not isinstance(data, str):
@@ -101,7 +101,7 @@ def check_plan(data: str, losses: Sequence[str], optimisers: Sequence[str], seed
     if not losses:
         raise ValueError("losses: expected at least one, such as ce bce, got none")
     if not is_known(data):
-        raise ValueError(f"data: expected one of {KNOWN}, got {data!r}")
+        raise ValueError(f"data: expected one of {KNOWN}, got {data!r}{suggest_name(data)}")
     for loss in losses:
         if not is_loss_name(loss):
             raise ValueError(f"losses: expected some of {', '.join(LOSS_NAMES)}, got {loss!r}")

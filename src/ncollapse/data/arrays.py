@@ -11,7 +11,7 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from ncollapse.data.dataset import Dataset, MissingSplit
-from ncollapse.metrics.files import open_npz, read_member
+from ncollapse.metrics.files import NPY_HEADERS, open_npz, read_member
 
 MOST_CLASSES = 1_000_000
 
@@ -74,10 +74,9 @@ def _refuse_gaps(path: Path, labels: np.ndarray[Any, Any]) -> None:
 
 def _read_shape(path: Path, file: Any, key: str) -> tuple[int, ...]:
     """Read the shape of one sample from the header of its array alone."""
-    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     try:
         with file.zip.open(f"{key}.npy") as stream:
-            whole = np.broadcast_to(np.uint8(0), readers[npy.read_magic(stream)](stream)[0])
+            whole = np.broadcast_to(np.uint8(0), NPY_HEADERS[npy.read_magic(stream)](stream)[0])
     except (KeyError, ValueError) as error:
         raise ValueError(f"{path}: {key} is not an array; write the file with numpy.savez") from error
     return tuple(_arrange(whole).shape[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,7 +139,7 @@ def load(name: str, root: str | os.PathLike[str] | None = None, split: str = "tr
     if name == "digits":
         return load_digits(split)
     if not is_known(name):
-        raise ValueError(f"data set: expected {KNOWN}, got {name!r}")
+        raise ValueError(f"data set: expected one of {KNOWN}, got {name!r}{suggest_name(name)}")
     folder = find_folder(name, root)
     if name in ("imagenet", "mini-imagenet"):
         return load_folder(folder, split, name) if name == "imagenet" else load_mini_imagenet(folder, split)
@@ -148,6 +149,17 @@ def load(name: str, root: str | os.PathLike[str] | None = None, split: str = "tr
         dataset = load_cifar(folder, split, name)
     check_structure(dataset)
     return dataset
+
+
+def suggest_name(name: str) -> str:
+    """Return what someone who gave an unknown name probably meant, to be put behind an error.
+
+    >>> suggest_name("cifar-10"), suggest_name("nothing")
+    ('; did you mean cifar10?', '')
+    """
+    kind = "folder" if Path(name).is_dir() else "npz" if Path(name).suffix == ".npz" else None
+    near = [f"{kind}:{name}"] if kind else difflib.get_close_matches(name, INFO, 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def check_structure(dataset: Dataset) -> None:

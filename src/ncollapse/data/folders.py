@@ -62,7 +62,7 @@ def load_folder(folder: Path, split: str, name: str) -> FolderDataset:
 def find_parts(folder: Path) -> dict[str, Path]:
     """Return the folders of the training and test images; the folder itself where it holds the class folders."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"no folder {folder}")
+        raise FileNotFoundError(f"data: expected a folder of images, found no folder {folder}")
     found = {
         split: folder / next(name for name in names if (folder / name).is_dir())
         for split, names in PARTS.items()
@@ -71,7 +71,7 @@ def find_parts(folder: Path) -> dict[str, Path]:
     if not found:
         return {"train": folder}
     if "train" not in found:
-        raise FileNotFoundError(f"no folder {folder / 'train'} beside {found['test']}")
+        raise FileNotFoundError(f"data: expected a folder {folder / 'train'} beside {found['test']}, found none")
     return found
 
 
@@ -100,7 +100,7 @@ def load_mini_imagenet(folder: Path, split: str) -> FolderDataset:
 
 def _list_classes(folder: Path) -> list[str]:
     if not folder.is_dir():
-        raise FileNotFoundError(f"no folder {folder}")
+        raise FileNotFoundError(f"data: expected a folder of images, found no folder {folder}")
     found = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not found:
         raise ValueError(f"{folder} holds no class folders: expected one folder of images for each class")

@@ -78,9 +78,12 @@ def _decode_once(dataset: FolderDataset, size: int, workers: int | None) -> Data
 
 def _require_size(dataset: FolderDataset, image_size: int | None, channels: int | None) -> int:
     if image_size is None or image_size < 1:
-        raise ValueError(f"image_size must be given for {dataset.name}, whose images vary in size; got {image_size}")
+        raise ValueError(
+            "image_size: expected a number of pixels (--image-size for a command), to which the images of "
+            f"{dataset.name} are resized, got {image_size}"
+        )
     if channels not in (None, 3):
-        raise ValueError(f"channels must be 3 for image folders, got {channels}")
+        raise ValueError(f"channels: expected 3 for image folders, got {channels}")
     return image_size
 
 

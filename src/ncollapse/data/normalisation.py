@@ -55,7 +55,7 @@ def choose_normalisation(text: str, dataset: str, network: Any = None) -> Normal
     """
     known = NORMALISATION.get(dataset)
     if text == "none" or (text == "auto" and known is None):
-        return Normalisation((0.0,), (1.0,), f"{dataset} has none in our recipes" if text == "auto" else "as asked")
+        return Normalisation((0.0,), (1.0,), f"no recipe says how for {dataset}" if text == "auto" else "as asked")
     if text in ("auto", "recipe"):
         if known is None:
             raise ValueError(

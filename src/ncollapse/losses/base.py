@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from ncollapse.losses.calls import split_call
-from ncollapse.losses.forms import ContrastiveForm, ConvexForm, SeparableForm, differentiate, unreduced
+from ncollapse.losses.forms import ContrastiveForm, ConvexForm, SeparableForm, unreduced
 from ncollapse.losses.inputs import check_reduction
 from ncollapse.plugins import import_plugin, is_plugin
 
@@ -66,6 +66,22 @@ class Loss(nn.Module):
         """Return the parameters that distinguish this loss from others of its name."""
         return {}
 
+    def value_and_gradient(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss and its gradient [B, K] in the logits, both detached; the gradient of the sum for "none".
+
+        This base method differentiates `forward`. A loss with a formula overrides it, because on a small batch
+        autograd takes longer than the arithmetic.
+
+        >>> from ncollapse import CELoss
+        >>> CELoss().value_and_gradient(torch.zeros(1, 2), torch.tensor([0]))
+        (tensor(0.6931), tensor([[-0.5000,  0.5000]]))
+        """
+        with torch.enable_grad():
+            leaf = logits.detach().requires_grad_()
+            value: Tensor = self(leaf, target)
+            (gradient,) = torch.autograd.grad(value.sum(), leaf)
+        return value.detach(), gradient
+
     def at(self, pos: ArrayLike, neg: ArrayLike, num_classes: int) -> ScalarLoss:
         """Return the loss of one sample whose target logit is `pos` and whose K - 1 other logits all equal `neg`.
 
@@ -89,7 +105,7 @@ class Loss(nn.Module):
         members = np.repeat(np.arange(len(sizes)), sizes.astype(int))
         flat = np.ascontiguousarray(z[..., members]).reshape(-1, len(members))
         target = torch.zeros(len(flat), dtype=torch.long)
-        values, gradient = differentiate(unreduced(self), torch.from_numpy(flat), target)
+        values, gradient = unreduced(self).value_and_gradient(torch.from_numpy(flat), target)
         slopes = gradient.numpy() @ np.eye(len(sizes))[members]
         return values.numpy().reshape(z.shape[:-1]), slopes.reshape(z.shape)
 
@@ -98,7 +114,7 @@ class Loss(nn.Module):
 
         This base method differentiates `forward`; a loss with a formula overrides it.
         """
-        return differentiate(unreduced(self), logits, labels)
+        return unreduced(self).value_and_gradient(logits, labels)
 
     def phi(self, t: ArrayLike, num_classes: int) -> Scalar:
         """Return the contrastive bound phi of all-losses Def. 1.

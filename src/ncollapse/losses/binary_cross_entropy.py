@@ -16,7 +16,17 @@ from torch import Tensor
 
 from ncollapse.losses.base import Loss, register
 from ncollapse.losses.forms import TINY, ConvexForm, SeparableForm, least_probability, mixing
-from ncollapse.losses.inputs import check_most, check_smoothing, check_weight, is_index, one_hot, read_logits, reduce
+from ncollapse.losses.inputs import (
+    check_most,
+    check_smoothing,
+    check_weight,
+    is_index,
+    mean_factor,
+    one_hot,
+    read_logits,
+    reduce,
+)
+from ncollapse.losses.log_sigmoid import log_sigmoid_and_slope
 from ncollapse.losses.softmax import sigmoid
 
 Array = NDArray[np.float64]
@@ -83,6 +93,16 @@ class BCELoss(Loss):
         return binary_cross_entropy(
             logits, target, label_smoothing=self.label_smoothing, weight=self.weight, reduction=self.reduction
         )
+
+    def value_and_gradient(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        z = read_logits(logits.detach())
+        if self.label_smoothing or self.weight is not None or not is_index(target, *z.shape):
+            return super().value_and_gradient(logits, target)
+        index = target.long().unsqueeze(1)
+        signed = (-z).scatter_(1, index, z.gather(1, index))
+        terms, slopes = log_sigmoid_and_slope(signed, -mean_factor(self.reduction, len(z)))
+        gradient = (-slopes).scatter_(1, index, slopes.gather(1, index))
+        return reduce(-terms.sum(1), target, True, None, self.reduction), gradient.to(logits.dtype)
 
     def evaluate_groups(self, z: Array, sizes: Array) -> tuple[Array, Array]:
         goal = np.full(len(sizes), self.label_smoothing / sizes.sum())

@@ -15,7 +15,16 @@ from torch import Tensor
 
 from ncollapse.losses.base import Loss, register
 from ncollapse.losses.forms import TINY, ContrastiveForm, ConvexForm, least_probability, mixing
-from ncollapse.losses.inputs import check_smoothing, check_weight, is_index, one_hot, read_logits, reduce
+from ncollapse.losses.inputs import (
+    check_smoothing,
+    check_weight,
+    is_index,
+    mean_factor,
+    one_hot,
+    read_logits,
+    reduce,
+)
+from ncollapse.losses.log_sigmoid import log_sigmoid_and_slope
 from ncollapse.losses.softmax import group_leads, lead_of, log_probabilities, sigmoid
 
 Array = NDArray[np.float64]
@@ -67,6 +76,17 @@ class SoftmaxLoss(Loss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         return smoothed_cross_entropy(logits, target, self.smoothing, self.weight, self.reduction)
+
+    def value_and_gradient(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        z = read_logits(logits.detach())
+        if self.smoothing or self.weight is not None or not is_index(target, *z.shape):
+            return super().value_and_gradient(logits, target)
+        index = target.long().unsqueeze(1)
+        rest = z.scatter(1, index, torch.finfo(z.dtype).min)
+        others = rest.logsumexp(1, keepdim=True)
+        log_p, slope = log_sigmoid_and_slope(z.gather(1, index) - others, -mean_factor(self.reduction, len(z)))
+        gradient = (rest - others).exp_().mul_(-slope).scatter_(1, index, slope)
+        return reduce(-log_p.squeeze(1), target, True, None, self.reduction), gradient.to(logits.dtype)
 
     def evaluate_groups(self, z: Array, sizes: Array) -> tuple[Array, Array]:
         lead, shares = group_leads(z, sizes)

@@ -79,7 +79,7 @@ class ConvexForm(ABC):
         """The losses [B] and their gradients [B, K] at logits [B, K] of samples of the groups [B]."""
         if self.labels is not None:
             return self.loss.evaluate_labels(logits, torch.from_numpy(self.labels).to(groups.device)[groups])
-        return differentiate(self.loss, logits, torch.from_numpy(self.targets).to(logits)[groups])
+        return self.loss.value_and_gradient(logits, torch.from_numpy(self.targets).to(logits)[groups])
 
     def curve(
         self, logits: Array, shares: Array, classes: NDArray[np.int64] | None = None
@@ -111,15 +111,6 @@ def unreduced(loss: Loss) -> Loss:
     plain = copy.deepcopy(loss).to(torch.float64)
     plain.weight, plain.reduction = None, "none"
     return plain
-
-
-def differentiate(loss: Loss, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The values [B] of an `unreduced` loss and their gradients [B, K] in the logits, detached."""
-    with torch.enable_grad():
-        leaf = logits.detach().requires_grad_()
-        values = loss(leaf, target)
-        (gradient,) = torch.autograd.grad(values.sum(), leaf)
-    return values.detach(), gradient
 
 
 class SeparableForm(Protocol):

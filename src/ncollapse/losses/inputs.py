@@ -124,6 +124,11 @@ def reduce(values: Tensor, target: Tensor, index: bool, weight: Tensor | None, r
     return values.sum() if reduction == "sum" else values
 
 
+def mean_factor(reduction: str, batch: int) -> float:
+    """Return by what an unweighted reduction multiplies the gradients of `batch` samples."""
+    return 1.0 / batch if reduction == "mean" and batch else 1.0
+
+
 def check_weight(weight: Tensor | None, num_classes: int) -> None:
     """Raise unless the class weights are None or have shape [K]."""
     if weight is not None and tuple(weight.shape) != (num_classes,):

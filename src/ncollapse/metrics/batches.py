@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .presence import refuse_few
+
 Array: TypeAlias = Tensor | np.ndarray[Any, Any]
 Labels: TypeAlias = Array | Sequence[int]
 Batches: TypeAlias = Iterable[tuple[Array, Array]]
 Chunk: TypeAlias = tuple[Tensor, Tensor]
 
-CPU_NUMBERS = 1 << 18  # numbers a chunk of features: 2 MB in float64, so that a chunk stays in the cache
+CPU_NUMBERS = 1 << 19  # numbers a chunk of features: 4 MB in float64, so that a chunk stays in the cache
 CUDA_NUMBERS = 1 << 27  # 1 GB: large products, and a few dozen launches for a million samples
 CPU_ROWS = 4096  # a longer chunk of narrow features would lose digits in its sums
 INFERRED_CLASSES = 1 << 20  # a larger number of classes has to be given, not inferred from the largest label
@@ -112,6 +114,24 @@ def _open_batches(batches: Any) -> Source:
             yield buffer[:size], torch.cat(held)
 
     return Source(read, dim, device, None)
+
+
+def leave_out_rare(source: Source, min_count: int) -> Source:
+    """A source without the samples of classes that have fewer than `min_count`; the labels are counted first."""
+    counts = torch.zeros(0, dtype=torch.int64, device=source.device)
+    for _, labels in source.read(source.rows()):
+        refuse_inferred(int(labels.max()) if source.num_classes is None else 0)
+        found = torch.bincount(labels, minlength=len(counts))
+        counts = found.index_add_(0, torch.arange(len(counts), device=found.device), counts)
+    refuse_few(int(counts.max()), min_count)
+
+    def read(rows: int) -> Iterator[Chunk]:
+        for features, labels in source.read(rows):
+            kept = counts[labels] >= min_count
+            if bool(kept.any()):
+                yield (features, labels) if bool(kept.all()) else (features[kept], labels[kept])
+
+    return Source(read, source.dim, source.device, source.num_classes)
 
 
 def _check_batch(batch: Any, dim: int | None = None) -> tuple[Array, Tensor]:

@@ -146,10 +146,13 @@ def whiten_means(moments: Moments) -> Moments:
     return replace(moments, whitening=Whitening(spectrum, columns.T.contiguous(), factor))
 
 
-def finish_moments(moments: Moments, variances: Tensor, scatter: Tensor) -> Moments:
+def finish_moments(moments: Moments, variances: Tensor, scatter: Tensor | None) -> Moments:
     """Add variances and scatter [r, r], or [q] along directions; those below the rounding of their sums are zero."""
     variances = torch.where(variances > ROUNDING**2 * moments.energies, variances, 0.0)
-    if not float(moments.centred().add_up(variances.sum())):
+    some = float(moments.centred().add_up(variances.sum()))
+    if scatter is None:
+        return replace(moments, variances=variances)
+    if not some:
         scatter = torch.zeros_like(scatter)
     found = {"scatter" if scatter.ndim == 2 else "along": scatter}
     return replace(moments, variances=variances, **found)
@@ -179,9 +182,12 @@ def decompose_means(moments: Moments) -> Spectrum:
 def measure_within(moments: Moments, spectrum: Spectrum) -> dict[str, float]:
     """`nc1`, `nc1_balanced` and `nc1_quotient`; NaN where all class means coincide."""
     names = ("nc1", "nc1_balanced", "nc1_quotient")
-    if spectrum.rank == 0 or (moments.scatter is None and moments.along is None):
+    if spectrum.rank == 0 or moments.variances is None:
         return dict.fromkeys(names, math.nan)
-    nc1, balanced = _along_directions(moments) if moments.along is not None else _from_scatter(moments, spectrum)
+    if moments.along is not None:
+        nc1, balanced = _along_directions(moments)
+    else:
+        nc1, balanced = (math.nan,) * 2 if moments.scatter is None else _from_scatter(moments, spectrum)
     total, between = moments.num_samples, float(moments.centred().energy()) / len(moments.centred())
     return dict(zip(names, (nc1 / total, balanced / total, moments.within() / between)))
 

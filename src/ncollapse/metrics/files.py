@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +14,12 @@ from typing import Any
 from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.lib.format import MAGIC_PREFIX
 
 NEEDED = ("features", "labels")
 OPTIONAL = ("weight", "bias")
+NPY_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def read_arrays(path: str | PathLike[str]) -> dict[str, Any]:
@@ -62,7 +67,8 @@ def open_npz(file: Path, wanted: str) -> Iterator[Any]:
 
 
 def read_member(file: Path, archive: Any, name: str) -> Any:
-    """One array of an open archive."""
+    """One array of an open archive, unless it is larger than the memory that is free."""
+    refuse_size(file, archive, name)
     try:
         array = archive[name]
     except ValueError as error:
@@ -72,6 +78,34 @@ def read_member(file: Path, archive: Any, name: str) -> Any:
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{file}: {name} is not an array; write the file with numpy.savez")
     return array
+
+
+def refuse_size(file: Path, archive: Any, name: str) -> None:
+    """Raise for an array that does not fit into memory: a small file may claim to unpack to any size."""
+    member = next((info for info in archive.zip.infolist() if info.filename in (f"{name}.npy", name)), None)
+    if member is None:
+        return
+    claimed, free = member.file_size, free_memory()
+    try:
+        with archive.zip.open(member) as stream:
+            shape, _, kind = NPY_HEADERS[npy.read_magic(stream)](stream)
+        claimed = max(claimed, math.prod(shape) * kind.itemsize)
+    except (KeyError, ValueError):
+        pass  # no array, or a damaged one: `read_member` says so
+    if claimed > free:
+        raise ValueError(
+            f"{file}: {name} takes {claimed / 2**30:.1f} GiB, but only {free / 2**30:.1f} GiB of memory are free"
+        )
+
+
+def free_memory() -> float:
+    """The bytes of memory that are available (Linux), else those of the machine, else infinity."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) * 1024
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return math.inf
 
 
 def _read_safetensors(file: Path) -> dict[str, Any]:

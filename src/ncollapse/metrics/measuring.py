@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
-from .batches import Array, Batches, Labels, Source, open_source
+from .batches import Array, Batches, Labels, Source, leave_out_rare, open_source
 from .class_fields import (
     count_samples,
     leave_undefined,
@@ -25,7 +25,7 @@ from .collapse import Moments
 from .decay_fields import Decays
 from .measurement import NAN, Measurement
 from .numerical_rank import measure_numerical_rank
-from .presence import Presence, find_present
+from .presence import Presence, check_min_count, find_present
 from .reference import ReferenceLike, moments_of, open_reference
 from .sample_pass import SamplePass
 from .sample_scores import SampleScores, sum_scores
@@ -49,6 +49,7 @@ def measure(
     fields: str | Iterable[str] | None = None,
     missing_classes: MissingClasses = "skip",
     reference: ReferenceLike | None = None,
+    min_count: int = 1,
 ) -> Measurement:
     """Every number of the papers about a last layer z = W h - b, exact to float64, in two passes.
 
@@ -72,6 +73,9 @@ def measure(
             (`present_classes` of them), with one warning; "strict" makes these fields NaN if a class has no sample.
         reference: other samples, such as the training set, whose class means `nc4` and `nearest_mean_accuracy` use:
             `ClassStatistics`, a pair (features, labels), or batches of such pairs.
+        min_count: classes with fewer samples are left out, as if they had none: for vocabularies with many rare tokens.
+            Decisions are still among all classes. Of `ClassStatistics`, whose scatter is that of all classes together,
+            `nc1` and `nc1_balanced` are then NaN.
 
     Returns:
         A `Measurement`: one attribute for each field, as listed in docs/metrics.md; `print` shows a table.
@@ -84,10 +88,10 @@ def measure(
     if missing_classes not in ("skip", "strict"):
         raise ValueError(f'missing_classes: expected "skip" or "strict", got {missing_classes!r}')
     given = check_head(weight, bias, head)
-    strict = missing_classes == "strict"
+    strict, least = missing_classes == "strict", check_min_count(min_count)
     if isinstance(features, ClassStatistics):
         refuse_beside_statistics(features, labels, num_classes, numerical_rank, reference)
-        found = measure_statistics(features, *given, problem=problem, fields=fields, strict=strict)
+        found = measure_statistics(features, *given, problem=problem, fields=fields, strict=strict, min_count=least)
     else:
         found = measure_source(
             open_source(features, labels),
@@ -98,6 +102,7 @@ def measure(
             fields=fields,
             strict=strict,
             reference=reference,
+            min_count=least,
         )
     for note in found.notes:
         warnings.warn(f"measure: {note}", stacklevel=2)
@@ -125,12 +130,14 @@ def measure_source(
     fields: str | Iterable[str] | None = None,
     strict: bool = False,
     reference: ReferenceLike | None = None,
+    min_count: int = 1,
 ) -> Measured:
     """`measure` on an open source, with what the passes found."""
     classifier = place_classifier(head, source.dim, source.device)
     classes = settle_classes(num_classes, source.num_classes, classifier)
     other = None if reference is None else open_reference(reference, source.dim, source.device)
     chosen = None if fields is None else select_fields(fields, 0, numerical_rank=numerical_rank)[0]
+    source = source if min_count == 1 else leave_out_rare(source, min_count)
     uncentred = chosen is None or chosen.any("compactness_uncentred", "distinctiveness")
     first = sum_classes(source, classes, directions=uncentred)
     wanted, notes = select_fields(fields, len(first.counts), numerical_rank=numerical_rank)
@@ -139,7 +146,7 @@ def measure_source(
         found = first.directions.measure(first.counts) if first.feature_energy > 0 else (NAN, NAN)
         values |= dict(zip(("compactness_uncentred", "distinctiveness"), found))
     first.directions = None
-    moments, presence = moments_of(first, strict=strict)
+    moments, presence = moments_of(first, strict=strict, min_count=min_count)
     second = SamplePass(moments, presence, classifier, wanted, first.feature_energy, other)
     moments = second.run(source, first)
     values |= second.measure()
@@ -157,9 +164,10 @@ def measure_statistics(
     problem: Decays | None = None,
     fields: str | Iterable[str] | None = None,
     strict: bool = False,
+    min_count: int = 1,
 ) -> Measured:
     """The fields that class means and the within-class scatter determine."""
-    moments, presence = statistics.moments(strict=strict)
+    moments, presence = statistics.moments(strict=strict, min_count=min_count)
     classifier = place_classifier((weight, bias), statistics.dim, moments.offsets.device)
     rows, held = None if classifier is None else len(classifier.weight), statistics.num_classes
     if rows not in (None, held):

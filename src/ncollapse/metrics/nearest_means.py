@@ -43,9 +43,7 @@ class NearestMeans:
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
         place = slice(chunk.start, chunk.start + len(chunk.labels))
-        found = find_beyond(
-            self.radii, chunk, chunk.places, self._find if self.narrow is None else self._find_narrow
-        )
+        found = find_beyond(self.radii, chunk, chunk.places, self._find if self.narrow is None else self._find_narrow)
         self.nearest[place] = found if self.classes is None else self.classes[found]
         self.right += (self.nearest[place] == chunk.labels).sum()
 

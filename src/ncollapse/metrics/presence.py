@@ -14,12 +14,14 @@ SHOWN = 10  # missing classes named in a warning
 class Presence:
     """Counts of all K classes, and the numbers of those that have samples.
 
-    strict: fields that compare class means are undefined unless every class has a sample.
+    strict: fields that compare class means are undefined unless every class has a sample. min_count: classes with fewer
+    samples were left out on request; their counts are 0.
     """
 
     counts: Tensor  # [K] float64
     classes: Tensor | None  # [P] the classes with a sample, None if all have one
     strict: bool = False
+    min_count: int = 1
 
     @property
     def present(self) -> int:
@@ -59,21 +61,36 @@ class Presence:
         """Why fields are NaN or measured over fewer classes; None where all classes have samples."""
         if len(self.counts) < 2:
             return "there is a single class; fields that compare all class means are NaN"
-        if self.classes is None:
+        if self.classes is None or (self.min_count > 1 and self.comparable):
             return None
         empty = self.empty()
         named = ", ".join(str(index) for index in empty[:SHOWN]) + (", ..." if len(empty) > SHOWN else "")
-        missing = f"no sample of class{'' if len(empty) == 1 else 'es'} {named}"
+        few = "no sample" if self.min_count == 1 else f"fewer than {self.min_count} samples"
+        missing = f"{few} of class{'' if len(empty) == 1 else 'es'} {named}"
         if not self.comparable:
             return f"{missing}; fields that compare all class means are NaN"
         return f"{missing}; fields that compare class means are of the {self.present} classes present"
 
 
-def find_present(counts: Tensor, *, strict: bool = False) -> Presence:
-    """Look which classes have samples.
+def find_present(counts: Tensor, *, strict: bool = False, min_count: int = 1) -> Presence:
+    """Look which classes have samples, at least `min_count` of them.
 
     >>> find_present(torch.tensor([2.0, 0.0, 1.0])).classes
     tensor([0, 2])
     """
-    filled = counts > 0
-    return Presence(counts, None if bool(filled.all()) else filled.nonzero().flatten(), strict)
+    filled = counts >= min_count
+    classes = None if bool(filled.all()) else filled.nonzero().flatten()
+    return Presence(counts * filled, classes, strict, min_count)
+
+
+def check_min_count(min_count: int) -> int:
+    """A whole number of at least 1."""
+    if min_count != int(min_count) or min_count < 1:
+        raise ValueError(f"min_count: expected a whole number of at least 1, got {min_count}")
+    return int(min_count)
+
+
+def refuse_few(largest: int, min_count: int) -> None:
+    """Raise if the largest class has fewer samples than asked for."""
+    if largest < min_count:
+        raise ValueError(f"min_count: no class has {min_count} samples; the largest has {largest}")

@@ -38,9 +38,9 @@ def open_reference(reference: ReferenceLike, dim: int, device: torch.device) -> 
     return Reference(_move(moments, device), _move_presence(presence, device))
 
 
-def moments_of(first: ClassSums, *, strict: bool = False) -> tuple[Moments, Presence]:
+def moments_of(first: ClassSums, *, strict: bool = False, min_count: int = 1) -> tuple[Moments, Presence]:
     """The moments of the classes that a first pass found samples of; its sums become their means."""
-    presence = find_present(first.counts, strict=strict)
+    presence = find_present(first.counts, strict=strict, min_count=min_count)
     counts = presence.take(first.counts)
     offsets = presence.take(first.sums.div_(first.counts.clamp_min(1.0)[:, None]))
     first.sums = first.sums[:0].clone()

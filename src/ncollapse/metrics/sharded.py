@@ -15,7 +15,7 @@ from .classifier import Classifier, HeadLike, check_head
 from .collapse import Moments, finish_moments, measure_duality, take_moments
 from .measurement import Measurement
 from .measuring import finish
-from .presence import Presence, find_present
+from .presence import Presence, find_present, refuse_few
 from .rows import square_norms
 from .sample_scores import sum_scores
 from .scores import Spread
@@ -31,6 +31,7 @@ def measure_shards(
     shards: Shards,
     head: HeadLike | None = None,
     fields: str | Iterable[str] | None = None,
+    min_count: int = 1,
 ) -> tuple[Measurement, list[str]]:
     """The fields of all classes, from the statistics of this process's classes; the same in every process.
 
@@ -39,8 +40,8 @@ def measure_shards(
     Sums over classes and d x d matrices are added up, triangular factors are stacked, and pairs of classes are compared
     a block of rows at a time.
     """
-    moments, own = gather_moments(statistics, shards)
-    presence = find_present(shards.gather(statistics.state["counts"]))
+    moments, own = gather_moments(statistics, shards, min_count)
+    presence = find_present(shards.gather(statistics.state["counts"]), min_count=min_count)
     classifier = place_shard(head, shards, moments)
     wanted, notes = select_fields(fields, shards.num_classes)
     norms = torch.cat([moments.anchor[:0], *(torch.linalg.vector_norm(b, dim=1) for b in moments.means().blocks())])
@@ -68,15 +69,18 @@ def measure_shards(
     return finish(values, wanted), notes
 
 
-def gather_moments(statistics: ClassStatistics, shards: Shards) -> tuple[Moments, Presence]:
+def gather_moments(statistics: ClassStatistics, shards: Shards, min_count: int = 1) -> tuple[Moments, Presence]:
     """Moments of this process's classes around an anchor, a global mean and a scatter that all processes share."""
     refused = shards.add(statistics.state["refused"])
     statistics.check(refused)
-    own = find_present(statistics.state["counts"])
+    counted = statistics.state["counts"]
+    own = find_present(counted, min_count=min_count)
     counts, means, squares = (own.take(statistics.state[name]) for name in ("counts", "means", "squares"))
     total = shards.add(counts.sum())
-    if not float(total):
+    everything = shards.add(counted.sum())
+    if not float(everything):
         raise ValueError("statistics: no samples (N = 0); update them first")
+    refuse_few(int(shards.largest(torch.cat([counted, counted.new_zeros(1)]).max())), min_count)
     # a class mean as the anchor: that of the first process with samples
     filled = shards.gather(torch.cat([counts[:1], counts.new_zeros(1)])[:1])
     first = int((filled > 0).nonzero()[0])
@@ -86,7 +90,8 @@ def gather_moments(statistics: ClassStatistics, shards: Shards) -> tuple[Moments
     offsets, variances = means - anchor, squares / counts
     energies = square_norms(offsets) + variances
     moments = take_moments(counts, offsets, anchor, energies, shards)
-    moments = finish_moments(moments, variances, shards.add(statistics.state["scatter"]))
+    scatter = shards.add(statistics.state["scatter"])
+    moments = finish_moments(moments, variances, scatter if float(total) == float(everything) else None)
     return moments, own
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .batches import check_features, check_labels, check_shape, name_rows, to_float64
 from .collapse import Moments, finish_moments, span_means, take_moments
-from .presence import Presence, find_present
+from .presence import Presence, find_present, refuse_few
 from .rows import ONE_HOT_CLASSES, square_norms
 
 STATE = ("counts", "means", "scatter", "squares", "refused")
@@ -94,17 +94,24 @@ class ClassStatistics:
         if values:
             raise ValueError(f"features: {values} samples held NaN or Inf")
 
-    def moments(self, *, strict: bool = False) -> tuple[Moments, Presence]:
-        """What the collapse metrics take: moments of the classes with samples, and which these are."""
+    def moments(self, *, strict: bool = False, min_count: int = 1) -> tuple[Moments, Presence]:
+        """What the collapse metrics take: moments of the classes with samples, and which these are.
+
+        Classes with fewer than `min_count` samples are left out, and the scatter with them, which is that of all.
+        """
         self.check()
-        presence = find_present(self.state["counts"], strict=strict)
-        if presence.present == 0:
+        counted = self.state["counts"]
+        presence = find_present(counted, strict=strict, min_count=min_count)
+        if not bool(counted.any()):
             raise ValueError("statistics: no samples (N = 0); update them first")
+        refuse_few(int(counted.max()), min_count)
         counts, means, squares = (presence.take(self.state[name]) for name in ("counts", "means", "squares"))
         anchor = means[int(counts.argmax())]  # a class mean: offsets are exact for features that share a large offset
         offsets, variances = means - anchor, squares / counts
         energies = square_norms(offsets) + variances
         moments = span_means(take_moments(counts, offsets, anchor, energies))
+        if not torch.equal(presence.counts, counted):
+            return finish_moments(moments, variances, None), presence
         scatter = self.state["scatter"]
         inside = scatter if moments.basis is None else moments.basis.T @ scatter @ moments.basis
         return finish_moments(moments, variances, inside), presence

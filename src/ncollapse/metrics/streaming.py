@@ -20,6 +20,7 @@ from .fields import FIELDS
 from .flattening import flatten
 from .measurement import Measurement
 from .measuring import measure
+from .presence import check_min_count
 from .rows import ONE_HOT_CLASSES
 from .scores import Spread
 from .selection import check_fields
@@ -192,13 +193,15 @@ class NeuralCollapse(Metric):
         made.state = _unpack(self.statistics, self.num_classes, self.dim)
         return made
 
-    def compute(self, head: HeadLike | None = None, fields: str | Iterable[str] | None = None) -> OnePass:
+    def compute(
+        self, head: HeadLike | None = None, fields: str | Iterable[str] | None = None, min_count: int = 1
+    ) -> OnePass:
         """The fields that one pass determines, as float64 scalars; with a `head`, also those about the classifier.
 
-        `fields` chooses among them, as in `measure`.
+        `fields` chooses among them, and `min_count` leaves out classes with fewer samples, as in `measure`.
         """
         try:
-            found = self._measure(head, fields)
+            found = self._measure(head, fields, check_min_count(min_count))
         except Exception:
             if self._is_synced and self._should_unsync:
                 self.unsync()  # torchmetrics leaves the gathered state in place when compute raises
@@ -213,12 +216,12 @@ class NeuralCollapse(Metric):
         numbers = torch.tensor(list(values.values()), dtype=torch.float64, device=device)
         return OnePass(zip(values, numbers.unbind()))
 
-    def _measure(self, head: HeadLike | None, fields: str | Iterable[str] | None) -> Measurement:
+    def _measure(self, head: HeadLike | None, fields: str | Iterable[str] | None, min_count: int) -> Measurement:
         if self.shards is None:
-            return measure(self._view_statistics(), head=head, fields=fields)
+            return measure(self._view_statistics(), head=head, fields=fields, min_count=min_count)
         from .sharded import measure_shards
 
-        found, notes = measure_shards(self._view_statistics(), self.shards, head, fields)
+        found, notes = measure_shards(self._view_statistics(), self.shards, head, fields, min_count)
         for note in notes:
             warnings.warn(f"measure: {note}", stacklevel=3)
         return found

@@ -59,7 +59,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_line(path: Path, value: Any) -> None:
-    """Append one line of JSON and wait until it is on the disk.
+    """Append one line of JSON. It outlives the process; after `sync_file` it outlives a crash of the machine too.
 
     If an earlier line was cut short, a new line is begun first. If the disk is full, the part written is removed.
     """
@@ -74,11 +74,21 @@ def append_line(path: Path, value: Any) -> None:
             try:
                 file.write(line)
                 file.flush()
-                os.fsync(file.fileno())
             except OSError:
                 with contextlib.suppress(OSError):
                     file.truncate(end)
                 raise
+    except OSError as error:
+        raise name_unwritten_file(error, path) from error
+
+
+def sync_file(path: Path) -> None:
+    """Wait until what was written to a file is on the disk; a file that is not there is none to wait for."""
+    try:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    except FileNotFoundError:
+        return
     except OSError as error:
         raise name_unwritten_file(error, path) from error
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ncollapse.runs import checkpoint
-from ncollapse.runs.files import append_line, read_object, write_json
+from ncollapse.runs.files import append_line, read_object, sync_file, write_json
 from ncollapse.runs.history import PLAIN, cut_history, read_history
 from ncollapse.runs.identity import run_id
 from ncollapse.runs.lock import is_locked
@@ -85,6 +85,10 @@ class RunFolder:
     def append(self, row: dict[str, Any]) -> None:
         """Append one row to the history."""
         append_line(self.path / PLAIN, row)
+
+    def sync_history(self) -> None:
+        """Wait until the history is on the disk: a checkpoint must not be ahead of it."""
+        sync_file(self.path / PLAIN)
 
     def cut_history(self, epoch: int) -> None:
         """Drop the rows of the history past an epoch; the readable ones before it are kept, damaged ones named."""

@@ -10,16 +10,13 @@ from __future__ import annotations
 import json
 import os
 import queue
-import subprocess
-import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import Any
 
-from ncollapse.processes import SAFE_PATH, python_command
 from ncollapse.sweep.job import Job, drain, line_up, record_failure
+from ncollapse.sweep.spawn import Worker, end_early, spawn, take_early
 
 ATTEMPTS = 5
 """How often a run is started before it counts as failed."""
@@ -45,6 +42,7 @@ def run(jobs: Sequence[Job], workers: int | None, emit: Callable[[dict[str, Any]
         stop.set()
         for supervisor in supervisors:
             supervisor.end()
+        end_early()
 
 
 class _Supervisor(threading.Thread):
@@ -62,8 +60,7 @@ class _Supervisor(threading.Thread):
         super().__init__(daemon=True)
         self.number, self.count, self.gpus = number, count, gpus
         self.waiting, self.put, self.stop = waiting, put, stop
-        self.process: subprocess.Popen[str] | None = None
-        self.errors: IO[bytes] | None = None
+        self.worker: Worker | None = None
 
     def run(self) -> None:
         try:
@@ -89,7 +86,7 @@ class _Supervisor(threading.Thread):
             ended = self._attempt(job)
             if ended or self.stop.is_set():
                 return
-            code = self.process.wait() if self.process else None
+            code = self.worker.process.wait() if self.worker else None
             trace = self._tail()
             reason = f"worker ended with code {code}"
             self.put({"run_id": job.run_id, "status": "lost", "reason": reason, "attempt": attempt})
@@ -99,9 +96,9 @@ class _Supervisor(threading.Thread):
 
     def _attempt(self, job: Job) -> bool:
         """Hand the job to the worker and pass its events on; False if the worker died before the end."""
-        if self.process is None or self.process.poll() is not None:
+        if self.worker is None or self.worker.process.poll() is not None:
             self._start()
-        process = self.process
+        process = None if self.worker is None else self.worker.process
         if process is None or process.stdin is None or process.stdout is None:
             return False
         try:
@@ -120,40 +117,25 @@ class _Supervisor(threading.Thread):
         return False
 
     def _start(self) -> None:
-        environment = {**os.environ, SAFE_PATH: "1", "NCOLLAPSE_COMMAND": json.dumps(sys.argv)}
-        if self.gpus:
-            seen = environment.get("CUDA_VISIBLE_DEVICES")
-            names = seen.split(",") if seen else [str(i) for i in range(self.gpus)]
-            environment["CUDA_VISIBLE_DEVICES"] = names[self.number % len(names)]
-        threads = max(1, (os.cpu_count() or 1) // self.count)
-        environment.setdefault("OMP_NUM_THREADS", str(threads))
         self.end()
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
-        self.process = subprocess.Popen(
-            python_command("ncollapse.sweep.worker"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            encoding="utf-8",
-            env=environment,
-            start_new_session=True,  # an interrupt reaches the sweep alone, which then ends its workers
-        )
+        if not self.gpus:
+            self.worker = take_early(self.count) or spawn(self.count)
+            return
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = seen.split(",") if seen else [str(i) for i in range(self.gpus)]
+        self.worker = spawn(self.count, {"CUDA_VISIBLE_DEVICES": names[self.number % len(names)]})
 
     def _tail(self) -> str:
-        if self.errors is None:
+        if self.worker is None:
             return ""
-        self.errors.seek(0)
-        return self.errors.read()[-4000:].decode(errors="replace")
+        self.worker.errors.seek(0)
+        return self.worker.errors.read()[-4000:].decode(errors="replace")
 
     def end(self) -> None:
-        """End the worker, wherever it is: its run keeps the checkpoint of its last epoch."""
-        process, self.process = self.process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
-        if self.errors is not None:
-            self.errors.close()
-            self.errors = None
+        """End the worker."""
+        worker, self.worker = self.worker, None
+        if worker is not None:
+            worker.end()
 
 
 def _count_gpus(jobs: Sequence[Job]) -> int:

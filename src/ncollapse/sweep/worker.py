@@ -7,6 +7,7 @@ import os
 import queue
 import sys
 import threading
+from importlib import import_module
 from typing import Any
 
 from ncollapse.sweep.job import Job, execute
@@ -34,6 +35,7 @@ def main() -> None:
             os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
+    import_module("ncollapse.train")  # what every job needs, while there is perhaps none yet
     while (job := waiting.get()) is not None:
         execute(job, emit)
 

@@ -99,8 +99,11 @@ def _add_groups(gradient: Tensor, labels: Tensor, member: Tensor, groups: int) -
     own = gradient.gather(1, labels[:, None])
     if groups == 1:
         return torch.cat((own, gradient.sum(dim=1, keepdim=True)), dim=1)
-    sums = torch.zeros(len(gradient), groups, dtype=gradient.dtype, device=gradient.device)
-    return torch.cat((own, sums.index_add_(1, member, gradient)), dim=1)
+    if gradient.device.type == "cpu":
+        sums = torch.zeros(len(gradient), groups, dtype=gradient.dtype).index_add_(1, member, gradient)
+    else:  # a product has the same digits every time, which atomic additions do not
+        sums = gradient @ torch.nn.functional.one_hot(member, groups).to(gradient.dtype)
+    return torch.cat((own, sums), dim=1)
 
 
 def _to_summary(sums: Array, extremes: Array, seen: int, groups: ClassGroups | None) -> Summary:

@@ -3,20 +3,20 @@
 It decides whether a dual matrix is feasible for non-negative features. The maximiser is the top eigenvector of the
 submatrix of its support: on the interior of a face of the cone every local maximum on the sphere is a top eigenvector.
 So the maximum is the largest top eigenvalue among the principal submatrices whose top eigenvector is non-negative. For
-few rows all supports are tried. For more, v^T M v <= v^T (M + N) v for every N >= 0 gives the upper bound
-min_N lambda_max(M + N), which is exact up to 4 rows and often beyond.
+few rows every support that may have it is tried. For more, v^T M v <= v^T (M + N) v for every N >= 0 gives the upper
+bound min_N lambda_max(M + N), which is exact up to 4 rows and often beyond.
 """
 
 from __future__ import annotations
 
-from itertools import combinations
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 Array = NDArray[np.float64]
-ENUMERATED = 12  # rows up to which all supports are tried: 4095 eigenvalue problems
+ENUMERATED = 12  # rows up to which supports are tried: at most 4095 eigenvalue problems
 OPTIMISED = 64  # rows up to which the upper bound is optimised
 STARTS = 32  # of each kind for the local search
 SLACK = 1e-9  # entries of an eigenvector that count as non-negative; including more supports only raises the result
@@ -48,21 +48,59 @@ def _top_pair(matrix: Array) -> tuple[float, Array]:
 
 
 def _try_supports(matrix: Array) -> tuple[float, Array]:
-    k = len(matrix)
-    index = int(np.argmax(matrix.diagonal()))
-    value, best = float(matrix[index, index]), np.eye(k)[index]
-    for size in range(2, k + 1):
-        supports = np.array(list(combinations(range(k), size)))
-        values, vectors = np.linalg.eigh(matrix[supports[:, :, None], supports[:, None, :]])
+    """The largest top eigenvalue among the supports whose top eigenvector is non-negative."""
+    value, best = _drop_negative(matrix)
+    supports = _find_promising(matrix, value)
+    sizes = supports.sum(axis=1)
+    for size in np.unique(sizes):
+        rows = supports[sizes == size].nonzero()[1].reshape(-1, size)
+        values, vectors = np.linalg.eigh(matrix[rows[:, :, None], rows[:, None, :]])
         top = vectors[:, :, -1] * np.where(vectors[:, :, -1].sum(axis=1) >= 0, 1.0, -1.0)[:, None]
-        allowed = (top >= -SLACK).all(axis=1)
-        if not allowed.any():
-            continue
+        allowed = np.all(top >= -SLACK, axis=1)
         found = int(np.argmax(np.where(allowed, values[:, -1], -np.inf)))
-        if values[found, -1] > value:
-            value, best = float(values[found, -1]), np.zeros(k)
-            best[supports[found]] = np.maximum(top[found], 0.0)
+        if allowed[found] and values[found, -1] > value:
+            value, best = float(values[found, -1]), np.zeros(len(matrix))
+            best[rows[found]] = np.maximum(top[found], 0.0)
     return value, best / np.linalg.norm(best)
+
+
+def _find_promising(matrix: Array, value: float) -> NDArray[np.bool_]:
+    """The supports [S, k] of two rows or more that may have a maximum above `value`.
+
+    For v >= 0, v^T M v is no larger than with the negative entries of M set to 0, whose eigenvalues are no larger than
+    their row sums. And a row of the support without a positive entry in another gains nothing: without it, or alone,
+    the maximum is as large.
+    """
+    supports = _list_supports(len(matrix))
+    positive = np.maximum(matrix, 0.0)
+    links = positive > 0.0
+    np.fill_diagonal(links, False)
+    linked = (supports @ links.astype(np.float64) > 0.0) | (supports == 0.0)
+    bounds = (supports * (supports @ positive)).max(axis=1)
+    return np.asarray(supports[linked.all(axis=1) & (bounds > value * (1.0 - 1e-12))] > 0.0)
+
+
+@cache
+def _list_supports(rows: int) -> Array:
+    """All supports of two rows or more, as rows of zeros and ones."""
+    found = np.arange(2**rows)[:, None] >> np.arange(rows) & 1
+    return np.asarray(found[found.sum(axis=1) > 1], dtype=np.float64)
+
+
+def _drop_negative(matrix: Array) -> tuple[float, Array]:
+    """The better of the best single row and the support that is left once all negative entries are dropped."""
+    index = int(np.argmax(matrix.diagonal()))
+    value, best = float(matrix[index, index]), np.eye(len(matrix))[index]
+    support = np.arange(len(matrix))
+    while len(support) > 1:
+        top, vector = _top_pair(matrix[np.ix_(support, support)])
+        if (vector >= -SLACK).all():
+            if top > value:
+                value, best = top, np.zeros(len(matrix))
+                best[support] = np.maximum(vector, 0.0)
+            break
+        support = support[vector > 0.0]
+    return value, best
 
 
 def _climb(matrix: Array) -> tuple[float, Array]:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from ncollapse.losses import Loss
-from ncollapse.losses.forms import differentiate, unreduced
+from ncollapse.losses.forms import unreduced
 from ncollapse.metrics.batches import check_labels
 from ncollapse.theory.problem import check_number, is_whole, make_class_loss
 
@@ -101,7 +101,7 @@ def score_gradient(loss: str | Loss, logits: ArrayLike, labels: ArrayLike, **los
     if y.size and y.max() >= z.shape[1]:
         raise ValueError(f"labels: expected integers 0..{z.shape[1] - 1}, got {y.max()}")
     made = unreduced(make_class_loss(loss, **loss_params))
-    return np.asarray(differentiate(made, torch.from_numpy(z), torch.from_numpy(y))[1])
+    return np.asarray(made.value_and_gradient(torch.from_numpy(z), torch.from_numpy(y))[1])
 
 
 def bias_gradient(

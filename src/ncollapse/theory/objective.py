@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, minimize
 
-from ncollapse.losses.forms import differentiate, unreduced
+from ncollapse.losses.forms import unreduced
 from ncollapse.theory.problem import Problem
 
 Array = NDArray[np.float64]
@@ -58,7 +58,7 @@ class ScaledObjective:
         logits = self.reach * (v @ u.T) + self.offset
         if problem.bias:
             logits = logits - bias
-        losses, gradient = differentiate(self.loss, torch.from_numpy(logits), self.targets)
+        losses, gradient = self.loss.value_and_gradient(torch.from_numpy(logits), self.targets)
         pull = self.shares[:, None] * gradient.numpy()
         value = float(self.shares @ losses.numpy())
         value += mu / 2 * (float(u.ravel() @ u.ravel()) + float(v.ravel() @ v.ravel()))

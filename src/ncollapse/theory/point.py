@@ -235,7 +235,7 @@ def _read_soft_point(features: Any, labels: Any, head: Head, problem: Problem, s
         np.add.at(sums, members.numpy(), values)
         return np.asarray(sums / sizes.reshape(-1, *[1] * (values.ndim - 1)))
 
-    weighted = sizes * (targets @ problem.class_weights)
+    weighted = sizes * problem.weigh(targets)
     scale = problem.per_class * problem.num_classes / len(x) if sized else 1.0
     return Point(
         problem=problem,

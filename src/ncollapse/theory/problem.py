@@ -184,6 +184,10 @@ class Problem:
             return np.ones(self.num_classes)
         return np.asarray(self.loss.weight.detach().double().cpu())
 
+    def weigh(self, targets: Array) -> Array:
+        """The weights [G] of samples with the target rows [G, K]: sum_k y_k weight_k, or 1 without class weights."""
+        return np.ones(len(targets)) if self.loss.weight is None else np.asarray(targets @ self.class_weights)
+
     @property
     def shares(self) -> tuple[float, ...]:
         """The weights of the classes in the mean loss; they sum to 1."""
@@ -201,12 +205,12 @@ class Problem:
                 )
             targets, chances = self.mixing.enumerate()
             counts = chances * (self.per_class * self.num_classes)
-            weighted = chances * (targets @ self.class_weights)
+            weighted = chances * self.weigh(targets)
             return Groups(targets, counts, weighted / weighted.sum(), None)
         if self.targets is not None and self.target_counts is not None:
             targets, counts = np.array(self.targets), np.array(self.target_counts)
             counts = counts * (self.per_class * self.num_classes / counts.sum())
-            weighted = counts * (targets @ self.class_weights)
+            weighted = counts * self.weigh(targets)
             return Groups(targets, counts, weighted / weighted.sum(), None)
         labels = np.flatnonzero(self.counts)
         counts = np.array(self.counts)[labels]

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ncollapse.losses.forms import differentiate, unreduced
+from ncollapse.losses.forms import unreduced
 from ncollapse.theory.certificate import Certificate, certify_point
 from ncollapse.theory.escape import steepest_atom
 from ncollapse.theory.objective import ScaledObjective
@@ -285,7 +285,7 @@ def _drop_empty(problem: Problem) -> Problem | None:
     kept = np.flatnonzero(problem.counts)
     z = torch.zeros(1, problem.num_classes, dtype=torch.float64)
     z[0, -1] = -FAR
-    slope = differentiate(unreduced(problem.loss), z, torch.zeros(1, dtype=torch.long))[1][0, -1]
+    slope = unreduced(problem.loss).value_and_gradient(z, torch.zeros(1, dtype=torch.long))[1][0, -1]
     if len(kept) < 2 or not slope > 0:  # the loss wants a finite logit: MSE, label smoothing
         return None
     loss = copy.deepcopy(problem.loss)

@@ -60,9 +60,12 @@ def own_stream(device: torch.device) -> Iterator[None]:
         streams[device].synchronize()
 
 
+def _read_determinism() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
 def _save(device: torch.device) -> None:
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    _before["deterministic"] = (torch.are_deterministic_algorithms_enabled(), warns)
+    _before["deterministic"] = _read_determinism()
     _before["benchmark"] = (torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit)
     _before["precision"] = _read_precision() if device.type == "cuda" else None
 
@@ -117,8 +120,9 @@ def switch_precision(*, matmul: bool, conv: bool) -> Iterator[None]:
 
 
 def _put_back() -> None:
-    enabled, warns = _before["deterministic"]
-    torch.use_deterministic_algorithms(enabled, warn_only=warns)
+    if _read_determinism() != _before["deterministic"]:  # the call imports torch's compiler, which takes 1.5 s
+        enabled, warns = _before["deterministic"]
+        torch.use_deterministic_algorithms(enabled, warn_only=warns)
     torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = _before["benchmark"]
     if _before["precision"] is not None:
         _write_precision(**_before["precision"])

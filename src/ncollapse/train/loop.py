@@ -39,8 +39,8 @@ from ncollapse.train.state import tensors_of, values_of
 Progress = Callable[[dict[str, Any]], None]
 CHECKPOINT_SECONDS = {"cuda": 20.0, "cpu": 1.0}
 WRITES_SHARE = 1 / 30
-"""Checkpoints are at least `CHECKPOINT_SECONDS` apart and take at most this share of the time. On a CPU every measured
-epoch is written."""
+"""Checkpoints are at least `CHECKPOINT_SECONDS` apart and take at most this share of the time. On a CPU the first epoch
+of a process is written in any case."""
 PROGRESS_SECONDS = 0.5
 BOUNDS = tuple(name for item in fields(Certificate) if (name := item.name).endswith("_bound") and name != "lower_bound")
 """What the certified gap implies for the geometry; kept beside it."""
@@ -183,7 +183,8 @@ def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ..
                 stop = _report(progress, run, event) or stop
         stop = world.share(lambda: stop)  # noqa: B023 - called at once
         patience = max(CHECKPOINT_SECONDS[world.device.type], run.write_cost / WRITES_SHARE)
-        due = trained - run.written > patience or (measured and world.device.type == "cpu")
+        first = world.device.type == "cpu" and run.write_cost == 0.0
+        due = first or trained - run.written > patience
         if world.first and (stop is not None or epoch == epochs or due):
             _write_checkpoint(run)
         if stop is not None:
@@ -266,6 +267,7 @@ def _keep_best(run: Training, record: dict[str, Any]) -> None:
 def _write_checkpoint(run: Training) -> None:
     """Write everything that resuming needs, including the weights of the best epoch, to one file."""
     began = time.perf_counter()
+    run.folder.sync_history()
     values = {
         "epoch": run.epoch,
         "best": run.best,

@@ -21,6 +21,8 @@ from ncollapse.train.casting import CastFeatures
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor
 from ncollapse.train.objective import Objective
+from ncollapse.train.optimiser import Optimiser
+from ncollapse.train.perceptron import PerceptronStep, is_perceptron
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.recover import find_checkpoint
 from ncollapse.train.state import restore, tensors_of
@@ -42,7 +44,7 @@ class Training:
     loaders: Loaders
     model: Network
     problem: Problem | None
-    optimiser: torch.optim.Optimizer
+    optimiser: Optimiser
     step: EagerStep
     tally: Tally
     extract: Extractor
@@ -114,7 +116,8 @@ def prepare(
         sizes = {len(y): (x, y) for x, y in (loaders.train.prepare(1, i) for i in {0, loaders.train.steps - 1})}
         step: EagerStep = GraphStep(minimised, solver, recipe.optim, tally, list(sizes.values()), pool)
     else:
-        step = (SearchStep if searches else EagerStep)(minimised, solver, recipe.optim, tally)
+        kind = SearchStep if searches else PerceptronStep if is_perceptron(minimised) else EagerStep
+        step = kind(minimised, solver, recipe.optim, tally)
     training = Training(recipe, folder, world, loaders, model, problem, solver, step, tally, extract, started=started)
 
     saved = find_checkpoint(folder, model, recipe.optim.epochs) if world.first else None

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ncollapse.train.optimiser import Optimiser
 
-def tensors_of(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+
+def tensors_of(model: torch.nn.Module, optimiser: Optimiser) -> dict[str, Tensor]:
     """Every tensor that training changes, by name; the tensors themselves, not copies."""
     found = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for name, state in _states(model, optimiser):
@@ -20,7 +22,7 @@ def tensors_of(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict
     return found
 
 
-def values_of(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+def values_of(model: torch.nn.Module, optimiser: Optimiser) -> dict[str, Any]:
     """The optimiser's plain values (L-BFGS counts and keeps its last loss), by parameter."""
     kept = {}
     for name, state in _states(model, optimiser):
@@ -31,9 +33,7 @@ def values_of(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[
     return kept
 
 
-def restore(
-    model: torch.nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], values: dict[str, Any]
-) -> None:
+def restore(model: torch.nn.Module, optimiser: Optimiser, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
     """Put a state back in place: tensors that exist keep their storage, which captured graphs rely on."""
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
@@ -60,6 +60,6 @@ def _is_tensors(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, Tensor) for item in value)
 
 
-def _states(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> list[tuple[str, dict[str, Any]]]:
+def _states(model: torch.nn.Module, optimiser: Optimiser) -> list[tuple[str, dict[str, Any]]]:
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     return [(name, optimiser.state[p]) for name, p in named if optimiser.state.get(p)]

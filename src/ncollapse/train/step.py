@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ncollapse.models.norm import fusing
+from ncollapse.train.optimiser import Optimiser
 from ncollapse.train.recipe import OptimSpec
 
 CAPTURING = threading.Lock()
@@ -47,7 +48,7 @@ class Tally:
 class EagerStep:
     """Forward, backward, clip, update; kernel by kernel."""
 
-    def __init__(self, objective: nn.Module, optimiser: torch.optim.Optimizer, spec: OptimSpec, tally: Tally) -> None:
+    def __init__(self, objective: nn.Module, optimiser: Optimiser, spec: OptimSpec, tally: Tally) -> None:
         self.objective, self.optimiser, self.spec, self.tally = objective, optimiser, spec, tally
         self.parameters: list[Tensor] = [p for group in optimiser.param_groups for p in group["params"]]
 
@@ -60,10 +61,15 @@ class EagerStep:
         for p in self.parameters:
             p.grad = None
 
-    def work(self, x: Tensor, y: Tensor, size: int) -> None:
+    def find_gradients(self, x: Tensor, y: Tensor, size: int) -> Tensor:
+        """Set the gradient of every parameter, and return the mean loss."""
         self.drop_gradients()
         total, loss = self.objective(x, y, size)
         total.backward()
+        return loss  # type: ignore[no-any-return]
+
+    def work(self, x: Tensor, y: Tensor, size: int) -> None:
+        loss = self.find_gradients(x, y, size)
         if self.spec.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.spec.clip_norm)
         self.optimiser.step()
@@ -88,7 +94,7 @@ class SearchStep(EagerStep):
             losses.append(loss)
             return total  # type: ignore[no-any-return]
 
-        self.optimiser.step(evaluate)  # type: ignore[arg-type]
+        self.optimiser.step(evaluate)  # type: ignore[arg-type, call-arg]
         self.tally.add(losses[0], size)
 
 
@@ -101,7 +107,7 @@ class GraphStep(EagerStep):
     def __init__(
         self,
         objective: nn.Module,
-        optimiser: torch.optim.Optimizer,
+        optimiser: Optimiser,
         spec: OptimSpec,
         tally: Tally,
         examples: list[tuple[Tensor, Tensor]],

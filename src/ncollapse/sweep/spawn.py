@@ -1,0 +1,82 @@
+"""Start worker processes, if wanted before their first job is known. Imports nothing that takes long."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from ncollapse.processes import SAFE_PATH, python_command
+
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
+"""Settings of the GNU C library: freed memory stays with the worker. Otherwise the system clears the memory for the
+arrays of every measurement again, which takes a tenth of the time of a short run."""
+
+
+class Worker(NamedTuple):
+    """A worker process, and the file that its standard error goes to."""
+
+    process: subprocess.Popen[str]
+    errors: IO[bytes]
+
+    def end(self) -> None:
+        """End the process, wherever it is: its run keeps its last checkpoint."""
+        self.process.kill()
+        self.process.communicate()
+        self.errors.close()
+
+
+_waiting: dict[int, list[Worker]] = {}
+"""Workers without a job, by the number of workers that they share the cores with."""
+
+
+@contextmanager
+def early_workers(count: int) -> Iterator[None]:
+    """Start `count` workers for the sweeps in this block: they import torch while this process does.
+
+    Not on a machine with an NVIDIA GPU, where each worker is told at its start which GPU it uses.
+    """
+    if not any(Path("/dev").glob("nvidia[0-9]*")):
+        _waiting.setdefault(count, []).extend(spawn(count) for _ in range(count))
+    try:
+        yield
+    finally:
+        end_early()
+
+
+def take_early(count: int) -> Worker | None:
+    """One of the workers started early, if there is one that shares the cores with as many as here."""
+    waiting = _waiting.get(count)
+    return waiting.pop() if waiting else None
+
+
+def end_early() -> None:
+    """End the workers that got no job."""
+    for waiting in _waiting.values():
+        while waiting:
+            waiting.pop().end()
+
+
+def spawn(count: int, variables: dict[str, str] | None = None) -> Worker:
+    """Start one of `count` workers, with these environment variables besides the user's."""
+    environment = {**os.environ, SAFE_PATH: "1", "NCOLLAPSE_COMMAND": json.dumps(sys.argv), **(variables or {})}
+    threads = max(1, (os.cpu_count() or 1) // count)
+    for name, value in {"OMP_NUM_THREADS": str(threads), **KEEP_MEMORY}.items():
+        environment.setdefault(name, value)
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+    process = subprocess.Popen(
+        python_command("ncollapse.sweep.worker"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        encoding="utf-8",
+        env=environment,
+        start_new_session=True,  # an interrupt reaches the sweep alone, which then ends its workers
+    )
+    return Worker(process, errors)
