@@ -13,6 +13,7 @@ from ncollapse.report.attempts import Attempts
 from ncollapse.report.content import Report, Section, make_section
 from ncollapse.report.figures import (
     agreement,
+    bounds,
     curves,
     differences,
     feature_epochs,
@@ -124,6 +125,7 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
             "Theory",
             [attempt.one("guarantees", tabulate_guarantees, variants[:MOST_ROWS])],
             [
+                attempt.one("bounds", bounds.draw_bounds, variants),
                 attempt.one("phases", phases.draw_phases, variants),
                 attempt.one("landscapes", landscapes.draw_landscapes, variants),
             ],
