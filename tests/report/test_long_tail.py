@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from ncollapse import certify, measure
+from ncollapse import certify, measure, measure_layers
 from ncollapse.compare import compare_records, group_runs
 from ncollapse.compare.classes import tabulate_classes
+from ncollapse.console import clean
 from ncollapse.report.figures.bounds import BOUNDED, draw_bounds
 from ncollapse.report.guarantees import tabulate_guarantees, within_class_scatter
 from ncollapse.report.layout import make_report
@@ -134,6 +135,17 @@ def test_the_weakest_bound_of_all_seeds_counts(tmp_path):
     assert bounds["accuracy"] == 0.8
     assert bounds["spread within classes"] == 0.5
     assert "uniform accuracy" not in bounds
+
+
+def test_profiles_over_depth_are_drawn_where_a_summary_has_layers(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    profile = measure_layers(model, [(torch.randn(30, 4), torch.arange(30) % 3)])
+    change_summary(write_run(tmp_path, {"loss.name": "bce", "optim.epochs": 2}), layers=clean(profile.to_dict()))
+    write_run(tmp_path, {"loss.name": "ce", "optim.epochs": 2})
+    (figure,) = [figure for figure in make_report(tmp_path).figures if figure.id == "depth"]
+    nc1 = figure.spec["data"][0]
+    assert (nc1["name"], nc1["text"]) == ("BCE", ["0", "1", "2"])
+    assert nc1["y"] == pytest.approx([values.nc1 for values in profile.values()], rel=1e-4)
 
 
 def test_records_without_bounds_have_no_such_table(tmp_path):
