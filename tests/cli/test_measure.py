@@ -92,6 +92,10 @@ def test_means_of_a_reference_and_strict_classes(tmp_path, arrays, capsys):
     with pytest.warns(UserWarning, match="no sample of class 2"):
         code, out, _ = run(capsys, tmp_path / "holes.npz", "--missing-classes", "strict", "--json")
     assert json.loads(out)["nc1"] is None
+    rare = np.where(np.arange(60) % 3 == 2, np.where(np.arange(60) == 2, 2, 1), arrays["labels"])
+    np.savez(tmp_path / "rare.npz", **{**arrays, "labels": rare})
+    code, out, _ = run(capsys, tmp_path / "rare.npz", "--min-count", "5", "--json")
+    assert json.loads(out)["counts"] == [int(n) if n >= 5 else 0 for n in np.bincount(rare, minlength=3)]
 
 
 def bad_files(tmp_path, arrays):

@@ -285,7 +285,35 @@ def test_min_count_leaves_out_classes_with_few_samples(way):
     metric.update(features, labels)
     assert float(metric.compute(min_count=4)["cdnv"]) == pytest.approx(expected.cdnv, rel=1e-9)
     for wrong in (lambda: nc.measure(features, labels, min_count=10), lambda: nc.measure(statistics, min_count=10)):
-        with pytest.raises(ValueError, match="^min_count: no class has 10 samples; the largest has 9"):
+        with pytest.raises(ValueError, match=r"^min_count: no class has 10 samples; the largest has 9"):
             wrong()
-    with pytest.raises(ValueError, match="^min_count: expected a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"^min_count: expected a whole number of at least 1, got 0"):
         nc.measure(features, labels, min_count=0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_fields_that_the_plain_loops_leave_out(case, small_tiles, float32_scores):
+    features, labels, weight, bias = CASES[case]()
+    classes, dim = weight.shape
+    counts = labels.bincount(minlength=classes)
+    problem = nc.Problem("bce", classes, per_class=4, weight_decay=2e-7, feature_decay=3e-3, bias_decay=4e-3)
+    found = measure(features, labels, weight, bias, problem=problem)
+    assert (found.num_samples, found.num_classes, found.dim) == (len(labels), classes, dim)
+    assert found.empty_classes == tuple(torch.nonzero(counts == 0).flatten().tolist())
+    means = np.array([features[labels == k].double().mean(0).numpy() for k in range(classes) if counts[k]])
+    assert found.means_rank == np.linalg.matrix_rank(means - features.double().mean(0).numpy(), tol=1e-9)
+    logits = features.double() @ weight.double().T - bias.double()
+    own = logits.gather(1, labels[:, None]).squeeze(1)
+    other = logits.scatter(1, labels[:, None], -torch.inf).amax(1)
+    right = (own > found.uniform_threshold) & (other <= found.uniform_threshold)
+    assert float(right.double().mean()) == pytest.approx(found.uniform_accuracy, abs=1e-12)
+    energy, mean = float(weight.double().square().sum()), float(bias.double().mean())
+    expected = reference.bias_residual(energy, mean, classes, 4, 2e-7, 3e-3, 4e-3)
+    agree(found.bias_residual, expected, "bias_residual")
+    agree(found.bias_residual_printed, expected - 4e-3 * mean, "bias_residual_printed")
+    if bool((counts == 0).any()):
+        assert math.isnan(found.nc3_relu)
+    else:
+        decays = nc.Problem("ce", class_counts=counts.tolist(), weight_decay=1e-3, feature_decay=1e-3, bias=False)
+        expected = reference.relu_logits(weight.double().numpy(), means, counts.tolist(), 1e-3, 1e-3)
+        agree(measure(features, labels, weight, problem=decays).nc3_relu, expected, "nc3_relu")

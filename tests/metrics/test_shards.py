@@ -9,30 +9,33 @@ import pytest
 import torch
 
 import ncollapse as nc
+from metrics.test_definitions import agree
 from reference import sharded_processes
-from reference.sharded_processes import PROCESSES, SIZES, make_data
+from reference.sharded_processes import SIZES, make_data
 
 QUANTILES = ("q05", "q25", "median", "q75", "q95")
 pytestmark = pytest.mark.filterwarnings("ignore:measure. no sample of class")
 
 
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("shards")
+@pytest.fixture(scope="module", params=[2, 3])
+def processes(request, tmp_path_factory):
+    folder, count = tmp_path_factory.mktemp("shards"), request.param
     command = [sys.executable, "-W", "ignore", sharded_processes.__file__]
     with contextlib.ExitStack() as stack:
         running = [
-            stack.enter_context(subprocess.Popen([*command, str(rank), str(folder)], stderr=subprocess.PIPE, text=True))
-            for rank in range(PROCESSES)
+            stack.enter_context(
+                subprocess.Popen([*command, str(rank), str(count), str(folder)], stderr=subprocess.PIPE, text=True)
+            )
+            for rank in range(count)
         ]
         for process in running:
             stack.callback(process.kill)
         ended = [(process.communicate(timeout=200)[1], process.returncode) for process in running]
-    assert [code for _, code in ended] == [0] * PROCESSES, ended
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(PROCESSES)]
+    assert [code for _, code in ended] == [0] * count, ended
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(count)]
 
 
-@pytest.mark.parametrize("way", ["bare", "head", "dtensor"])
+@pytest.mark.parametrize("way", ["bare", "head", "dtensor", "merged"])
 @pytest.mark.parametrize("case", SIZES)
 def test_shards_give_the_numbers_of_the_whole(processes, case, way):
     features, labels, linear = make_data(case)
@@ -50,10 +53,47 @@ def test_shards_give_the_numbers_of_the_whole(processes, case, way):
             assert float(value) == pytest.approx(expected, **close, nan_ok=True), name
 
 
+@pytest.mark.parametrize("way", ["second bare", "second"])
+@pytest.mark.parametrize("case", SIZES)
+def test_a_second_pass_gives_every_field_of_the_whole(processes, case, way):
+    features, labels, linear = make_data(case)
+    exact = nc.measure(features.double(), labels, head=linear if way == "second" else None, num_classes=SIZES[case][0])
+    expected = fill(exact.to_dict())
+    for found in processes:
+        measured = fill(found[case][way].to_dict())
+        for name, value in expected.items():
+            if not isinstance(value, dict):
+                agree(measured[name], value, name, absolute=1e-10)
+                continue
+            binned = name in ("negative_score", "mean_cosines", "weight_cosines")
+            for part, number in value.items():
+                loose = {"relative": 2**-10, "absolute": 1e-7} if binned and part in QUANTILES else {"absolute": 1e-10}
+                agree(measured[name][part], number, f"{name}.{part}", **loose)
+
+
+def fill(value):
+    """None, as undefined numbers are written, as NaN again."""
+    if isinstance(value, dict):
+        return {name: fill(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [fill(part) for part in value]
+    return math.nan if value is None else value
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_what_sharded_metrics_refuse(processes, case):
+    for rank, found in enumerate(processes):
+        assert found[case]["forward"].startswith("forward: not available with shard_classes=True")
+        assert found[case]["problem"].startswith("problem: not available with shard_classes=True")
+        assert found[case]["other samples"].startswith("batches: hold other samples than this metric has seen")
+        refused = "the batches of another process were refused" if rank else "no batches (N = 0)"
+        assert refused in found[case]["no batches"]
+
+
 @pytest.mark.parametrize("case", SIZES)
 def test_no_process_holds_all_classes(processes, case):
     classes, dim, _ = SIZES[case]
-    most = -(-classes // PROCESSES)
+    most = -(-classes // len(processes))
     for found in processes:
         assert found[case]["held"][0] <= most * (dim + 2) + 2 + dim * dim
         assert float(found[case]["reloaded"]["nc1"]) == float(found[case]["head"]["nc1"])

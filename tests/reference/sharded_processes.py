@@ -1,4 +1,4 @@
-"""One of two gloo processes with half of the classes each: `python sharded_processes.py RANK FOLDER`."""
+"""One of several gloo processes with some of the classes each: `python sharded_processes.py RANK PROCESSES FOLDER`."""
 
 import sys
 from datetime import timedelta
@@ -11,7 +11,6 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 import ncollapse as nc
 
-PROCESSES = 2
 SIZES = {"K > d": (20, 6, 150), "K < d": (7, 12, 90), "K = d + 1": (9, 8, 90), "uneven": (3, 3, 40)}
 
 
@@ -29,17 +28,17 @@ def make_data(name):
     return features, labels, linear
 
 
-def measure_case(rank, name):
+def measure_case(rank, processes, name):
     features, labels, linear = make_data(name)
     classes, dim, samples = SIZES[name]
     metric = nc.NeuralCollapse(classes, dim, shard_classes=True)
-    shares = torch.arange(samples).tensor_split([samples // 5])[rank]  # uneven
+    shares = torch.arange(samples).tensor_split([samples // 5, samples // 2][: processes - 1])[rank]  # uneven
     for part in shares.tensor_split(4):
         metric.update(features[part], labels[part])
     start, stop = metric.shards.bounds()
     head = nc.Head(linear.weight[start:stop].detach(), -linear.bias[start:stop].detach())
     found = {"bare": dict(metric.compute()), "head": dict(metric.compute(head)), "held": tuple(metric.statistics.shape)}
-    mesh = init_device_mesh("cpu", (PROCESSES,))
+    mesh = init_device_mesh("cpu", (processes,))
     spread = torch.nn.Linear(dim, classes)
     spread.weight = torch.nn.Parameter(distribute_tensor(linear.weight.detach(), mesh, [Shard(0)]))
     spread.bias = torch.nn.Parameter(distribute_tensor(linear.bias.detach(), mesh, [Shard(0)]))
@@ -48,6 +47,24 @@ def measure_case(rank, name):
     fresh = nc.NeuralCollapse(classes, dim, shard_classes=True)
     fresh.load_state_dict(saved)
     found["reloaded"] = dict(fresh.compute(head, fields=["nc1", "nc3"]))
+    mine = [(features[part], labels[part]) for part in shares.tensor_split(3)]
+    found["second"] = metric.second_pass(mine, spread)
+    found["second bare"] = metric.second_pass(mine)
+    halves = [nc.NeuralCollapse(classes, dim, shard_classes=True) for _ in range(2)]
+    for half, part in zip(halves, shares.tensor_split(2)):
+        half.update(features[part], labels[part])
+    halves[0].merge_state(halves[1])
+    found["merged"] = dict(halves[0].compute(head))
+    for name, wrong in {
+        "forward": lambda: metric(features, labels),
+        "other samples": lambda: metric.second_pass([(features[:1] + 1, labels[:1]), *mine[1:]]),
+        "no batches": lambda: metric.second_pass(mine if rank else []),
+        "problem": lambda: metric.second_pass(mine, problem=object()),
+    }.items():
+        try:
+            wrong()
+        except (RuntimeError, ValueError) as error:
+            found[name] = str(error)
     try:
         nc.measure(features, labels, head=spread)
     except ValueError as error:
@@ -63,15 +80,15 @@ def measure_case(rank, name):
     return found
 
 
-def main(rank: int, folder: Path) -> None:
+def main(rank: int, processes: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    options = {"rank": rank, "world_size": PROCESSES, "timeout": timedelta(seconds=120)}
+    options = {"rank": rank, "world_size": processes, "timeout": timedelta(seconds=120)}
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", **options)
     try:
-        torch.save({name: measure_case(rank, name) for name in SIZES}, folder / f"{rank}.pt")
+        torch.save({name: measure_case(rank, processes, name) for name in SIZES}, folder / f"{rank}.pt")
     finally:
         dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

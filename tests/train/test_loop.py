@@ -72,7 +72,9 @@ def test_run_folder(short):
     assert history[-1]["step"] == 3 * 23
     assert set(history[-1]) == {"epoch", "step", "lr", "loss", "train", "test", "certificate", "time"}
     assert set(history[-1]["time"]) == {"epoch_s", "measure_s", "elapsed_s"}
-    assert set(history[-1]["certificate"]) == {"gap", "relative_gap", "lower_bound", "objective"}
+    kept = {"gap", "relative_gap", "lower_bound", "objective", "within_class_bound", "duality_bound"}
+    bounds = {f"{name}_bound" for name in ("accuracy", "uniform_accuracy", "nc1", "nc2", "nc3")}
+    assert set(history[-1]["certificate"]) == kept | bounds
     assert history[-1]["certificate"]["gap"] > 0
     assert json.loads((folder / "summary.json").read_text()) == summary
     assert summary["status"] == "finished"

@@ -154,8 +154,9 @@ def finish_moments(moments: Moments, variances: Tensor, scatter: Tensor | None) 
         return replace(moments, variances=variances)
     if not some:
         scatter = torch.zeros_like(scatter)
-    found = {"scatter" if scatter.ndim == 2 else "along": scatter}
-    return replace(moments, variances=variances, **found)
+    if scatter.ndim == 1:
+        return replace(moments, variances=variances, along=scatter)
+    return replace(moments, variances=variances, scatter=scatter)
 
 
 def decompose_means(moments: Moments) -> Spectrum:

@@ -5,6 +5,8 @@ Near collapse most samples are that close, and need no score of any other class.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -62,7 +64,7 @@ def decision_radii(classifier: Classifier, moments: Moments, classes: Tensor | N
     return least.clamp_min_(0.0) * (1 - SLACK)
 
 
-def _tables(left: Rows, right: Rows):
+def _tables(left: Rows, right: Rows) -> Iterator[tuple[slice, slice, Tensor]]:
     """Products of all rows of two matrices, in tiles: their places and the products."""
     side = CUDA_TILE if left.device.type == "cuda" else CPU_TILE
     for first in split_range(len(left), side):

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from .nearest_means import NearestMeans
+from .distribution import Distribution
 from .presence import Presence
-from .sample_scores import SampleScores
+from .sample_scores import ScoreNeeds
 from .scores import spread_of, uniform_accuracy, uniform_accuracy_grid
 
 CONCENTRATED_STD = 0.5  # bce-vs-ce App. B.2
 
 
-def measure_scores(scores: SampleScores, presence: Presence, *, has_directions: bool) -> dict[str, Any]:
+class Scores(Protocol):
+    """What a pass over the samples found about their scores; each tensor is [N], or empty where it is not needed."""
+
+    needs: ScoreNeeds
+    labels: Tensor
+    decision: Tensor  # the class with the largest logit
+    positive: Tensor  # own score
+    own_logit: Tensor
+    other_logit: Tensor  # the largest of the others
+    margin: Tensor
+    negatives: Distribution | None
+
+
+class Nearest(Protocol):
+    """The class with the nearest mean for each sample [N], and how many are nearest to their own."""
+
+    nearest: Tensor
+    right: Tensor
+
+
+def measure_scores(scores: Scores, presence: Presence, *, has_directions: bool) -> dict[str, Any]:
     """Decisions, margins and the spreads of the scores; `has_directions`: the features are not all one point."""
     values: dict[str, Any] = {"positive_score": spread_of(scores.positive)} if scores.needs.own else {}
     counts = presence.counts
@@ -38,7 +59,7 @@ def measure_scores(scores: SampleScores, presence: Presence, *, has_directions: 
     return values
 
 
-def measure_nearest(nearest: NearestMeans, scores: SampleScores | None) -> dict[str, Any]:
+def measure_nearest(nearest: Nearest, scores: Scores | None) -> dict[str, Any]:
     """`nearest_mean_accuracy` and, with the classifier's decisions, `nc4`."""
     samples = len(nearest.nearest)
     values: dict[str, Any] = {"nearest_mean_accuracy": int(nearest.right) / samples}

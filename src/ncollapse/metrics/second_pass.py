@@ -163,11 +163,11 @@ class WithinClasses:
     def __init__(self, moments: Moments, *, scatter: bool) -> None:
         self.moments, self.with_scatter = moments, scatter
         self.squares = torch.zeros_like(moments.counts)
-        size = moments.offsets.shape[1]
+        dim = moments.offsets.shape[1]
         options: dict[str, Any] = {"dtype": torch.float64, "device": moments.offsets.device}
         self.directions = None if moments.whitening is None else moments.whitening.directions
-        along = self.directions is not None
-        self.scatter = torch.zeros(len(self.directions), **options) if along else torch.zeros(size, size, **options)
+        size = (dim, dim) if self.directions is None else (len(self.directions),)
+        self.scatter = torch.zeros(*size, **options)
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .batches import Batches, Source, open_source
 from .class_fields import count_samples, leave_undefined, means_coincide, measure_classifier, measure_means
 from .class_sums import LARGEST, refuse_scale
 from .classifier import Classifier, HeadLike, check_head
@@ -20,6 +21,7 @@ from .rows import square_norms
 from .sample_scores import sum_scores
 from .scores import Spread
 from .selection import select_fields
+from .sharded_scores import ShardedPass
 from .shards import Shards
 from .statistics import ClassStatistics
 
@@ -32,14 +34,16 @@ def measure_shards(
     head: HeadLike | None = None,
     fields: str | Iterable[str] | None = None,
     min_count: int = 1,
+    batches: Batches | None = None,
 ) -> tuple[Measurement, list[str]]:
     """The fields of all classes, from the statistics of this process's classes; the same in every process.
 
     `head` is this process's part of the classifier: rows [stop - start, d] of the weight and as many biases, as
     tensors, as a layer, or as a layer whose weight is a DTensor sharded by rows. All processes must call this together.
     Sums over classes and d x d matrices are added up, triangular factors are stacked, and pairs of classes are compared
-    a block of rows at a time.
+    a block of rows at a time. `batches` are this process's samples again, for the fields that look at single samples.
     """
+    source = None if batches is None else open_everywhere(batches, shards)
     moments, own = gather_moments(statistics, shards, min_count)
     presence = find_present(shards.gather(statistics.state["counts"]), min_count=min_count)
     classifier = place_shard(head, shards, moments)
@@ -63,10 +67,28 @@ def measure_shards(
         values["positive_score"] = Spread(mean=positive / samples, count=samples)
         if pairs:
             values["negative_score"] = Spread(mean=negative / pairs, count=pairs)
+    if source is not None:
+        second = ShardedPass(moments, own, presence, classifier, energy)
+        second.run(source)
+        values |= second.measure()
     if presence.comparable and means_coincide(moments):
         notes.append("all class means coincide; nc1 and the other fields that divide by their spread are NaN")
         values = leave_undefined(values)
     return finish(values, wanted), notes
+
+
+def open_everywhere(batches: Batches, shards: Shards) -> Source:
+    """Batches to read; what is wrong with those of one process is an error in all, none of which waits for it."""
+    source, error = None, None
+    try:
+        source = open_source(batches, None)
+    except (TypeError, ValueError) as found:
+        error = found
+    device = torch.device("cpu") if source is None else source.device
+    wrong = int(shards.add(torch.tensor(int(source is None), device=device)))
+    if wrong or source is None:
+        raise error or ValueError("features: the batches of another process were refused")
+    return source
 
 
 def gather_moments(statistics: ClassStatistics, shards: Shards, min_count: int = 1) -> tuple[Moments, Presence]:

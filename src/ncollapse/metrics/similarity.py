@@ -7,12 +7,16 @@ enough.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .rows import Rows, add_by_class
 from .workspace import Workspace
+
+if TYPE_CHECKING:
+    from .shards import Shards
 
 
 @dataclass
@@ -34,17 +38,20 @@ class DirectionSums:
         """Add features [c, d], with the inverses of their norms [c], 0 for a feature that counts as zero."""
         add_by_class(self.sums, labels, features, inverse, room)
 
-    def measure(self, counts: Tensor) -> tuple[float, float]:
+    def measure(self, counts: Tensor, shards: Shards | None = None) -> tuple[float, float]:
         """Compactness and distinctiveness as fractions, over the classes with a sample.
 
         (1 + mean over classes of the mean cosine inside a class) / 2, bce-vs-ce Eq. 49, and
         (1 - mean over pairs of classes of the mean cosine between them) / 2, Eq. 50.
         """
-        inside, total, classes = 0.0, torch.zeros_like(self.sums[0]), int((counts > 0).sum())
-        for part in Rows(self.sums).parts():
+        rows = Rows(self.sums, shards=shards)
+        squares, total = self.sums.new_zeros(()), self.sums.new_zeros(rows.dim)
+        for part in rows.parts():
             mean = self.sums[part] / counts[part].clamp_min(1.0)[:, None]
-            inside += float(mean.square().sum())
+            squares += mean.square().sum()
             total += mean.sum(0)
+        inside, total = float(rows.add_up(squares)), rows.add_up(total)
+        classes = int(rows.add_up((counts > 0).sum()))
         if classes < 2:
             return float("nan"), float("nan")
         between = float(total.square().sum()) - inside

@@ -79,8 +79,9 @@ class NeuralCollapse(Metric):
             ceil(K / P) of them, so that [K, d] numbers need not fit in one. Every `update` and `compute` is then a
             collective call: all processes take part in each, with their own batch, which may be of another size.
             `compute(head=...)` takes the rows of these classes, or a layer whose weight is a DTensor sharded by rows
-            (FSDP, tensor parallel). Not available then: `forward`, `second_pass`, `merge_state`, cosine quantiles
-            that are exact.
+            (FSDP, tensor parallel). `second_pass` is collective, too; in every round the processes exchange a chunk of
+            samples each, and no rows. `merge_state` takes a metric of the same slice. `forward` is refused, and
+            quantiles of cosines and of negative scores are those of bins, to one part in 2^11.
         kwargs: of `torchmetrics.Metric` (`process_group`, `dist_sync_on_step`, ...); results are never cached.
 
     >>> import torch
@@ -216,12 +217,14 @@ class NeuralCollapse(Metric):
         numbers = torch.tensor(list(values.values()), dtype=torch.float64, device=device)
         return OnePass(zip(values, numbers.unbind()))
 
-    def _measure(self, head: HeadLike | None, fields: str | Iterable[str] | None, min_count: int) -> Measurement:
+    def _measure(
+        self, head: HeadLike | None, fields: str | Iterable[str] | None, min_count: int, batches: Batches | None = None
+    ) -> Measurement:
         if self.shards is None:
             return measure(self._view_statistics(), head=head, fields=fields, min_count=min_count)
         from .sharded import measure_shards
 
-        found, notes = measure_shards(self._view_statistics(), self.shards, head, fields, min_count)
+        found, notes = measure_shards(self._view_statistics(), self.shards, head, fields, min_count, batches)
         for note in notes:
             warnings.warn(f"measure: {note}", stacklevel=3)
         return found
@@ -231,8 +234,13 @@ class NeuralCollapse(Metric):
     ) -> Measurement:
         """Every field, from the features again: a re-iterable of the (features, labels) batches seen here.
 
-        Raises ValueError if they hold other samples a class than were seen.
+        Raises ValueError if they hold other samples a class than were seen. With `shard_classes` all processes call
+        this together, each with its own batches and its rows of the classifier.
         """
+        if self.shards is not None:
+            if problem is not None:
+                raise ValueError("problem: not available with shard_classes=True; leave it out")
+            return self._measure(head, None, 1, batches)
         found = measure(batches, num_classes=self.num_classes, head=head, problem=problem)
         seen = tuple(self.class_statistics().counts.tolist())
         if found.counts != seen:
@@ -241,6 +249,8 @@ class NeuralCollapse(Metric):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return its own values; of a batch without all classes most are NaN, without a warning."""
+        if self.shards is not None:
+            raise RuntimeError("forward: not available with shard_classes=True; call update, and compute when needed")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="measure: ")
             return super().forward(*args, **kwargs)

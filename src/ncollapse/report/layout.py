@@ -54,7 +54,11 @@ def write_report(folder: str | Path, out: str | Path | None = None, comparison: 
 
     `comparison` is the comparison of these runs where it has been made already, so that nothing is read twice.
     """
-    return write_page(make_report(folder, comparison), Path(folder) / "report.html" if out is None else Path(out))
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    with threadpool_limits(1):  # on arrays this small several threads mostly wait for each other
+        report = make_report(folder, comparison)
+    return write_page(report, Path(folder) / "report.html" if out is None else Path(out))
 
 
 def make_report(folder: str | Path, comparison: Comparison | None = None) -> Report:
