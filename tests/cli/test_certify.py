@@ -62,7 +62,7 @@ def test_label_smoothing_reaches_the_loss(tmp_path, capsys, optimum):
     expected = nc.certify(
         **arrays, loss="bce", label_smoothing=0.2, weight_decay=5e-3, feature_decay=5e-3, bias_decay=0.05
     )
-    assert found == expected.to_dict()
+    assert found == {key: None if value != value else value for key, value in expected.to_dict().items()}
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from ncollapse import certify, measure
+from ncollapse import certify, measure, measure_layers
 from ncollapse.compare import compare_records, group_runs
 from ncollapse.compare.classes import tabulate_classes
+from ncollapse.console import clean
+from ncollapse.report.figures.bounds import BOUNDED, draw_bounds
 from ncollapse.report.guarantees import tabulate_guarantees, within_class_scatter
 from ncollapse.report.layout import make_report
 from ncollapse.report.long_tail import draw_rare, tabulate_groups, tabulate_rare, thin
@@ -131,10 +133,63 @@ def test_the_weakest_bound_of_all_seeds_counts(tmp_path):
     table = tabulate_guarantees(group_runs(read_runs(tmp_path)))
     bounds = {column.text: cell.numbers.get("bound") for column, cell in zip(table.columns, table.rows[0])}
     assert bounds["accuracy"] == 0.8
-    assert bounds["spread within classes, mean |h − h̄ₖ|²"] == 0.5
+    assert bounds["spread within classes"] == 0.5
     assert "uniform accuracy" not in bounds
+
+
+def test_profiles_over_depth_are_drawn_where_a_summary_has_layers(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    profile = measure_layers(model, [(torch.randn(30, 4), torch.arange(30) % 3)])
+    change_summary(write_run(tmp_path, {"loss.name": "bce", "optim.epochs": 2}), layers=clean(profile.to_dict()))
+    write_run(tmp_path, {"loss.name": "ce", "optim.epochs": 2})
+    (figure,) = [figure for figure in make_report(tmp_path).figures if figure.id == "depth"]
+    nc1 = figure.spec["data"][0]
+    assert (nc1["name"], nc1["text"]) == ("BCE", ["0", "1", "2"])
+    assert nc1["y"] == pytest.approx([values.nc1 for values in profile.values()], rel=1e-4)
 
 
 def test_records_without_bounds_have_no_such_table(tmp_path):
     write_run(tmp_path, {"optim.epochs": 2})
     assert tabulate_guarantees(group_runs(read_runs(tmp_path))) is None
+
+
+def write_bounds(path, **bounds):
+    """Give every row of a history bounds: a list of values, one an epoch."""
+    rows = [json.loads(line) for line in (path / "history.jsonl").read_text().splitlines()]
+    for i, row in enumerate(rows):
+        row["certificate"] |= {f"{name}_bound": values[i] for name, values in bounds.items()}
+    (path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_the_weakest_bound_of_all_seeds_is_drawn_beside_what_was_measured(tmp_path):
+    bounds = ({"nc1": [9.0, 3.0], "nc2": [2.0, 2.0]}, {"nc1": [8.0, 4.0], "nc2": [2.0, 2.0]})
+    for seed, own in enumerate(bounds):
+        path = write_run(tmp_path, {"seed": seed, "optim.epochs": 2})
+        write_bounds(path, **own, accuracy=[0.0, 0.7 + seed / 10], uniform_accuracy=[None, None])
+    figure = draw_bounds(group_runs(read_runs(tmp_path)))
+    titles = [note["text"] for note in figure.spec["layout"]["annotations"]]
+    assert titles == ["<b>train NC1</b>", "<b>train accuracy</b>"], "a bound of 2 on NC2 holds for every network"
+    dotted = [trace for trace in figure.spec["data"] if trace.get("name", "").endswith("guaranteed")]
+    assert [(trace["x"], trace["y"]) for trace in dotted] == [([1, 2], [9, 4]), ([1, 2], [0, 0.7])]
+    assert figure.result.startswith("NC1 is at most 4 by the gap and")
+    assert "bounds" in {figure.id for figure in make_report(tmp_path).figures}
+
+
+def test_bounds_of_a_real_run_hold(tmp_path):
+    recipe = recipes.get("digits", loss="bce").override(data__samples_per_class=40, optim__epochs=20)
+    run(recipe, tmp_path, device="cpu")
+    (record,) = read_runs(tmp_path)
+    figure = draw_bounds(group_runs([record]))
+    drawn = [trace for trace in figure.spec["data"] if trace.get("name", "").endswith("guaranteed")]
+    assert drawn
+    for row in record.history:
+        bounds = {name: row["certificate"].get(f"{name}_bound") for name in BOUNDED}
+        for name, bound in bounds.items():
+            if bound is not None:
+                low, high = (row["train"][name], bound) if BOUNDED[name][1] else (bound, row["train"][name])
+                assert low <= high * (1 + 1e-6), name
+
+
+def test_without_bounds_in_the_history_none_are_drawn(tmp_path):
+    write_run(tmp_path, {"optim.epochs": 2})
+    assert draw_bounds(group_runs(read_runs(tmp_path))) is None

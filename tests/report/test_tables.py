@@ -72,6 +72,10 @@ def test_class_table_follows_summary_and_snapshot(tmp_path):
     np.testing.assert_allclose(biases, snapshot["bias"], rtol=1e-6)
     accuracy = [row[2].numbers["accuracy"] for row in table.rows]
     assert accuracy == record.summary["test"]["class_accuracy"]
+    assert [row[0].text for row in table.rows] == [str(k) for k in range(10)]
+    names = [f"animal {k}" for k in range(10)]
+    record.summary["test_by_class"] = {"names": names, **dict.fromkeys(("train_counts", "accuracy", "f1"), accuracy)}
+    assert [row[0].text for row in tabulate_classes(group_runs([record]), {}).rows] == names
 
 
 def test_published_numbers_are_found_by_configuration(tmp_path):

@@ -188,7 +188,7 @@ def test_a_worker_that_cannot_be_started_fails_its_run_alone(tmp_path, monkeypat
             raise OSError(11, "Resource temporarily unavailable")
         return real(*arguments, **options)
 
-    monkeypatch.setattr("ncollapse.sweep.local.subprocess.Popen", start)
+    monkeypatch.setattr("ncollapse.sweep.spawn.subprocess.Popen", start)
     records = sweep(tiny(2, epochs=1), tmp_path, engine="local", jobs=1, device="cpu")
     assert [record.status for record in records] == ["failed", "finished"]
     assert "Resource temporarily unavailable" in records[0].summary["reason"]

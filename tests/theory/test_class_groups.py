@@ -103,3 +103,12 @@ def test_labels_out_of_range_are_refused():
         nc.certify(h, y, w, b, nc.Problem("ce", 450, batch_size=450, **DECAYS))
     with pytest.raises(ValueError, match="outside"):
         nc.certify(h[:9], torch.arange(9) + 1, w[:9], b[:9], nc.Problem("ce", 9, batch_size=9, **DECAYS))
+
+
+def test_no_matrix_of_all_classes_is_made():
+    h, y, w, b = disturbed(900, np.arange(900) % 3 + 1, 0.1, "free", dim=4)
+    problem = nc.Problem("ce", 900, batch_size=len(y), **DECAYS)
+    point = points.read_point(h, y, w, b, problem, None, {})
+    assert point.gradients.shape == (3, 900)  # a row for each of three counts
+    assert point.counts.sum() == len(y)
+    assert points.read_point(h, y, w, b, problem, None, {}, dense=True).gradients.shape == (900, 900)

@@ -130,3 +130,18 @@ def test_soft_targets_can_need_more_than_k_dimensions():
     for dim in (6, 7):
         assert nc.solve(relu.replace(dim=dim), restarts=6).objective == pytest.approx(free.objective, abs=1e-9)
     assert nc.solve(relu.replace(dim=5), restarts=12).objective > free.objective + 1e-4
+
+
+def test_where_the_bias_never_saturates():
+    """Section 2: for K = 2, and for K = 3 from mu = 1 / (4 + 2 sqrt 2) on."""
+    edge = 1 / (4 + 2 * math.sqrt(2))
+    for k, mu, never in (
+        (2, 0.1, True),
+        (2, 0.4, True),
+        (3, edge * 0.999, False),
+        (3, edge * 1.001, True),
+        (4, 0.24, False),
+    ):
+        p = nc.predict("bce", k, per_class=1, weight_decay=mu, feature_decay=mu)
+        assert (p.critical_bias_decay == math.inf) == never, (k, mu)
+    assert round(edge, 4) == 0.1464

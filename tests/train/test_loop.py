@@ -72,7 +72,9 @@ def test_run_folder(short):
     assert history[-1]["step"] == 3 * 23
     assert set(history[-1]) == {"epoch", "step", "lr", "loss", "train", "test", "certificate", "time"}
     assert set(history[-1]["time"]) == {"epoch_s", "measure_s", "elapsed_s"}
-    assert set(history[-1]["certificate"]) == {"gap", "relative_gap", "lower_bound", "objective"}
+    kept = {"gap", "relative_gap", "lower_bound", "objective", "within_class_bound", "duality_bound"}
+    bounds = {f"{name}_bound" for name in ("accuracy", "uniform_accuracy", "nc1", "nc2", "nc3")}
+    assert set(history[-1]["certificate"]) == kept | bounds
     assert history[-1]["certificate"]["gap"] > 0
     assert json.loads((folder / "summary.json").read_text()) == summary
     assert summary["status"] == "finished"
@@ -509,7 +511,7 @@ def test_every_recipe_builds_and_trains_a_step(name, toy, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data__per_class_counts": (10, 20)}, r"data.per_class_counts = \(10, 20\): counts must hold 10 numbers"),
+        ({"data__per_class_counts": (10, 20)}, r"data.per_class_counts = \(10, 20\): counts: expected 10 numbers"),
         (
             {"data__long_tail": 5.0, "model__bias_init": "theory"},
             "model.bias_init = 'theory': no closed form is known for bce with unequal",

@@ -34,3 +34,27 @@ def test_the_summary_bounds_the_geometry(tmp_path):
         assert bound is None or math.isnan(bound) or train[name] <= bound * (1 + 1e-6)
     assert train["accuracy"] >= certificate["accuracy_bound"] - 1e-9
     assert {"within_class_bound", "duality_bound", "uniform_accuracy_bound"} <= certificate.keys()
+
+
+def test_mixed_training_has_a_prediction_and_no_certificate(tmp_path):
+    """The labels of unmixed images do not say what was minimised, so nothing is certified against them."""
+    recipe = recipes.get("digits").override(augment__label_smoothing=0.1, optim__epochs=2, data__samples_per_class=12)
+    assert recipe.problem().soft
+    summary = run(recipe, tmp_path, device="cpu")
+    assert summary["certificate"] is None
+    assert summary["prediction"]["method"] == "symmetric"
+    problem = recipe.problem(class_counts=(12,) * 10, features="relu")
+    assert summary["prediction"]["objective"] == pytest.approx(nc.predict(problem).objective, rel=1e-6)
+    assert summary["train"]["bias_residual"] is None  # undefined for mixed targets
+
+
+def test_a_monitor_of_mixed_training_measures():
+    import torch
+
+    problem = recipes.get("digits").override(augment__label_smoothing=0.1).problem()
+    model = torch.nn.Sequential(torch.nn.Linear(5, 12), torch.nn.ReLU(), torch.nn.Linear(12, 10))
+    data = [(torch.randn(40, 5), torch.arange(40) % 10)]
+    with nc.monitor(model, data, problem=problem) as watch:
+        watch.observe()
+    assert watch.history[-1].certificate is None
+    assert watch.history[-1].measurement.accuracy >= 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -92,6 +94,8 @@ CHANGES = (
     *("model", "epochs", "batch_size", "lr", "weight_decay", "image_size", "channels", "normalise"),
     *("measure_every", "precision"),
 )
+SLOW_IMPORT = "sklearn.manifold"
+"""What the page needs and takes a second to import: a thread does it while the runs train."""
 SWEEP = ("data_root", "engine", "jobs", "device", "deterministic", "retry", "time_limit")
 
 
@@ -130,6 +134,7 @@ def carry_out(args: Args) -> int:
         return show_plan(expected, shown, args)
     print("\n".join(shown.lines()), file=sys.stderr, flush=True)
     options = {name: getattr(args, name) for name in SWEEP}
+    threading.Thread(target=import_module, args=(SLOW_IMPORT,)).start()
     choices: list[Choice] = []
     if grid:
         with follow(tuned, "tuning", quiet=args.json) as progress:

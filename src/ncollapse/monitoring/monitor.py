@@ -135,6 +135,8 @@ class Monitor:
             for each in (spool, *outputs.values()):
                 each.keep_classes(wanted)
             counts = counts * wanted
+        # the fields that need decays are defined for labels, not for mixed targets
+        labelled = None if self.problem is None or self.problem.soft else self.problem
         with warnings.catch_warnings():
             if self.history:
                 warnings.filterwarnings("ignore", message="measure: ")  # said at the first measurement
@@ -142,7 +144,7 @@ class Monitor:
                 warnings.filterwarnings(
                     "ignore", message="measure: no sample of class"
                 )  # they were left out on request
-            measured = measure(spool, head=head, problem=self.problem, fields=self.fields)
+            measured = measure(spool, head=head, problem=labelled, fields=self.fields)
             profile = outputs.measure(head.num_classes) if outputs else None
         certificate = _certify(spool, counts, head, self.problem)
         return measured, certificate, profile
@@ -272,7 +274,7 @@ def monitor(
 
 def _certify(spool: FeatureSpool, counts: Tensor, head: Head, problem: Problem | None) -> Certificate | None:
     """The certified gap for as many samples as the problem counts; with batches alone, in the measured shares."""
-    if problem is None or not problem.loss.convex:
+    if problem is None or problem.soft or not problem.loss.convex:
         return None
     shared = problem.batch_size is not None and problem.class_counts is None
     if not shared and int(counts.count_nonzero()) != problem.num_classes:

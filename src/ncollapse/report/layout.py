@@ -13,7 +13,9 @@ from ncollapse.report.attempts import Attempts
 from ncollapse.report.content import Report, Section, make_section
 from ncollapse.report.figures import (
     agreement,
+    bounds,
     curves,
+    depth,
     differences,
     feature_epochs,
     features,
@@ -42,7 +44,7 @@ from ncollapse.report.snapshots import (
     load_snapshots,
 )
 from ncollapse.report.tables import MOST_ROWS, tabulate_speed, tabulate_summary
-from ncollapse.runs.record import SNAPSHOT, RunRecord, find_runs, read_run
+from ncollapse.runs.record import SNAPSHOT, RunRecord, find_runs, get_nested, read_run
 
 REPRESENTATIVES = 6
 
@@ -52,7 +54,11 @@ def write_report(folder: str | Path, out: str | Path | None = None, comparison: 
 
     `comparison` is the comparison of these runs where it has been made already, so that nothing is read twice.
     """
-    return write_page(make_report(folder, comparison), Path(folder) / "report.html" if out is None else Path(out))
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    with threadpool_limits(1):  # on arrays this small several threads mostly wait for each other
+        report = make_report(folder, comparison)
+    return write_page(report, Path(folder) / "report.html" if out is None else Path(out))
 
 
 def make_report(folder: str | Path, comparison: Comparison | None = None) -> Report:
@@ -92,7 +98,11 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
             "collapse-curves",
             "Collapse",
             [],
-            [*evolution, None if many else attempt.one("gap", curves.draw_gap, variants)],
+            [
+                *evolution,
+                None if many else attempt.one("gap", curves.draw_gap, variants),
+                attempt.one("depth", draw_profiles, chosen),
+            ],
         ),
         make_section(
             "distributions",
@@ -124,6 +134,7 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
             "Theory",
             [attempt.one("guarantees", tabulate_guarantees, variants[:MOST_ROWS])],
             [
+                attempt.one("bounds", bounds.draw_bounds, variants),
                 attempt.one("phases", phases.draw_phases, variants),
                 attempt.one("landscapes", landscapes.draw_landscapes, variants),
             ],
@@ -161,6 +172,13 @@ def complete_comparison(folder: Path, comparison: Comparison | None) -> Comparis
     if comparison is not None and set(paths) == set(known):
         return comparison
     return compare_records([known[path] if path in known else read_run(path) for path in paths])
+
+
+def draw_profiles(chosen: Sequence[Variant]) -> Figure | None:
+    """Collapse over depth, one line a variant, where the summary of a run holds `layers`, as `measure_layers` gives."""
+    found = {v.label: get_nested(v.counted[0].summary or {}, "layers") for v in chosen}
+    profiles = {label: layers for label, layers in found.items() if isinstance(layers, dict) and layers}
+    return depth.draw_depth(profiles) if profiles else None
 
 
 def find_sliding(drawn: Sequence[Variant], chosen: Sequence[Variant]) -> list[RunRecord]:

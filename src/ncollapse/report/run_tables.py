@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ncollapse.compare import QUANTITIES, Variant, measured
+from ncollapse.compare.classes import read_block
 from ncollapse.compare.numbers import MISSING, show
 from ncollapse.report.snapshots import Snapshots
 from ncollapse.report.tables import Cell, Table
@@ -21,12 +22,14 @@ def tabulate_classes(variants: Sequence[Variant], snapshots: Snapshots) -> Table
     columns = [Cell("class")]
     stacks: list[list[Cell]] = []
     counts: list[Any] = []
+    names: list[Any] = []
     for variant in variants:
         record = next((r for r in variant.finished if get_nested(r.summary or {}, "test.class_accuracy")), None)
         if record is None:
             continue
         accuracy = get_nested(record.summary or {}, "test.class_accuracy")
         counts = counts or list(get_nested(record.summary or {}, "train.counts", []))
+        names = names or (read_block(record) or {}).get("names", [])
         stacks.append([Cell(show(_float(a), percent=True), numbers={"accuracy": _float(a)}) for a in accuracy])
         columns.append(Cell(f"{variant.label}: test accuracy", loss=variant.loss))
         snapshot = snapshots.get(record.path, {})
@@ -40,7 +43,11 @@ def tabulate_classes(variants: Sequence[Variant], snapshots: Snapshots) -> Table
     if len(counts) == height:
         columns.insert(1, Cell("training samples"))
         stacks.insert(0, [Cell(show(_float(c), 6), numbers={"samples": c}) for c in counts])
-    rows = [(Cell(str(k)), *(stack[k] if k < len(stack) else Cell(MISSING) for stack in stacks)) for k in range(height)]
+    titles = names if len(names) == height else range(height)
+    rows = [
+        (Cell(str(titles[k])), *(stack[k] if k < len(stack) else Cell(MISSING) for stack in stacks))
+        for k in range(height)
+    ]
     return Table(
         "classes",
         "Accuracy, norms and bias of each class",

@@ -140,9 +140,9 @@ def read_epochs(folder: Path) -> tuple[EpochSnapshots, str | None]:
     >>> read_epochs(Path("no/such/run"))
     ({}, None)
     """
-    try:
-        from safetensors.numpy import load
+    from safetensors.numpy import load
 
+    try:
         if not (folder / FILE).is_file():
             return {}, None
         found: EpochSnapshots = {}
@@ -153,6 +153,8 @@ def read_epochs(folder: Path) -> tuple[EpochSnapshots, str | None]:
             found.setdefault(int(epoch), {})[name] = array
         for epoch in sorted(found):
             _check_epoch(found[epoch], epoch)
+    except MemoryError:  # of this process, no fault of the file: what it holds must not be replaced
+        raise
     except Exception as error:  # the library raises its own kinds
         return {}, f"{FILE}: {error or type(error).__name__}"
     return {epoch: found[epoch] for epoch in sorted(found)}, None

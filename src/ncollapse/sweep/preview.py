@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ncollapse.grammar import count
 from ncollapse.runs.checkpoint import KEPT
 from ncollapse.runs.record import read_run
+from ncollapse.sweep.spawn import count_threads
 from ncollapse.train.theory import BALANCED_UP_TO
 
 if TYPE_CHECKING:
@@ -93,7 +95,8 @@ def preview(
     try:
         for recipe in waiting if timed else ():
             if _cost_key(recipe) not in costs:
-                costs[_cost_key(recipe)] = time_run(recipe, read[_data_key(recipe)][0], device)
+                with using_threads(count_threads(len(waiting))):
+                    costs[_cost_key(recipe)] = time_run(recipe, read[_data_key(recipe)][0], device)
     except RuntimeError as error:
         untimed = (str(error).splitlines() or [type(error).__name__])[0]
     seconds = disk = None
@@ -125,6 +128,19 @@ class Cost:
     seconds: float
     kept_bytes: int
     checkpoint_bytes: int
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Have torch compute with this many threads, as the worker processes of the runs will."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(count, before))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def time_run(recipe: Recipe, splits: dict[str, Samples], device: str | None) -> Cost:

@@ -63,20 +63,28 @@ def end_early() -> None:
             waiting.pop().end()
 
 
+def count_threads(workers: int) -> int:
+    """How many threads each of so many workers computes with."""
+    return max(1, (os.cpu_count() or 1) // max(1, workers))
+
+
 def spawn(count: int, variables: dict[str, str] | None = None) -> Worker:
     """Start one of `count` workers, with these environment variables besides the user's."""
     environment = {**os.environ, SAFE_PATH: "1", "NCOLLAPSE_COMMAND": json.dumps(sys.argv), **(variables or {})}
-    threads = max(1, (os.cpu_count() or 1) // count)
-    for name, value in {"OMP_NUM_THREADS": str(threads), **KEEP_MEMORY}.items():
+    for name, value in {"OMP_NUM_THREADS": str(count_threads(count)), **KEEP_MEMORY}.items():
         environment.setdefault(name, value)
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
-    process = subprocess.Popen(
-        python_command("ncollapse.sweep.worker"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        encoding="utf-8",
-        env=environment,
-        start_new_session=True,  # an interrupt reaches the sweep alone, which then ends its workers
-    )
+    try:
+        process = subprocess.Popen(
+            python_command("ncollapse.sweep.worker"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            encoding="utf-8",
+            env=environment,
+            start_new_session=True,  # an interrupt reaches the sweep alone, which then ends its workers
+        )
+    except BaseException:
+        errors.close()
+        raise
     return Worker(process, errors)

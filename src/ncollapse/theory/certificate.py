@@ -145,8 +145,8 @@ def certify_point(point: Point) -> Certificate:
 
 def certify_if_known(features: Tensor, labels: Tensor, head: Any, problem: Problem | None) -> Certificate | None:
     """The certificate; None without a problem, for a loss without a bound, or if a class it counts was not measured."""
-    if problem is None or problem.mixing is not None or problem.targets is not None:
-        return None  # labels alone do not say how the training targets were mixed
+    if problem is None or problem.soft:
+        return None
     if problem.loss.convex_form(np.eye(problem.num_classes)) is None:
         return None
     measured = problem.batch_size is not None and problem.class_counts is None

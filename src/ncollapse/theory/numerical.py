@@ -102,7 +102,7 @@ def _name_phase(problem: Problem, scores: Tensor, bias: Tensor | None, gap: floa
     k, size = problem.num_classes, float(scores.abs().max())
     if size < SYMMETRY:
         return "collapsed"
-    if len(scores) != k or problem.targets is not None:
+    if len(scores) != k or problem.soft:
         return "asymmetric"
     shape = gap * torch.eye(k, dtype=torch.float64) + (mean - gap) / k
     uneven = 0.0 if bias is None else float(bias.max() - bias.min())

@@ -104,7 +104,7 @@ def read_point(
         head = Head(head.weight)
     if is_soft(labels):
         return _read_soft_point(features, labels, head, problem, sized)
-    if problem.targets is not None or problem.mixing is not None:
+    if problem.soft:
         raise ValueError("labels: expected soft targets [N, K] for a problem with targets or mixing, got class labels")
     convex_form(problem.loss, problem.num_classes, np.zeros(1, dtype=np.int64))
     measured = problem.class_counts is None and (problem.batch_size is not None or not sized)

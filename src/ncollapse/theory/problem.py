@@ -224,6 +224,11 @@ class Problem:
         return plain and equal and (self.loss.weight is None or len(set(self.class_weights.tolist())) == 1)
 
     @property
+    def soft(self) -> bool:
+        """Whether targets are rows rather than classes: labels alone then do not say what was minimised."""
+        return self.targets is not None or self.mixing is not None
+
+    @property
     def loss_params(self) -> dict[str, float]:
         """What distinguishes the loss from others of its name."""
         return dict(self.loss.params())

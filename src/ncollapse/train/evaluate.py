@@ -71,9 +71,14 @@ def split_evenly(samples: int) -> int:
     return -(-samples // -(-samples // EVAL_BATCH))
 
 
+def without_soft(problem: Problem | None) -> Problem | None:
+    """The problem, unless its targets are mixed: the fields that need decays are defined for labels alone."""
+    return None if problem is None or problem.soft else problem
+
+
 def measure_split(features: Tensor, labels: Tensor, head: Any, problem: Problem | None) -> Measurement:
     """`measure` with the model's own head."""
-    return measure(features, labels, head=Head.of(head), problem=problem)
+    return measure(features, labels, head=Head.of(head), problem=without_soft(problem))
 
 
 @torch.no_grad()
@@ -116,7 +121,7 @@ def describe_split(
     The tensors are `weight` and `bias`, the rest as `split.name`. `options` go to `collect`: how many features and bins
     to keep, and whether to measure the numerical rank.
     """
-    snapshot = collect(features, labels, head=Head.of(head), problem=problem, **options)
+    snapshot = collect(features, labels, head=Head.of(head), problem=without_soft(problem), **options)
     tensors = snapshot.tensors()
     found = {name if name in ("weight", "bias") else f"{split}.{name}": tensor for name, tensor in tensors.items()}
     if Head.of(head).bias is None:
