@@ -149,3 +149,21 @@ def test_damaged_files_are_named_and_replaced(tmp_path, damage):
     file.write_bytes(b"")
     cut_epochs(tmp_path, 5)
     assert not file.exists()
+
+
+@pytest.mark.parametrize("change", [lambda folder: add_epoch(folder, 2, make_arrays()), reduce_epochs])
+def test_a_file_that_cannot_be_read_now_is_not_overwritten(tmp_path, monkeypatch, change):
+    add_epoch(tmp_path, 1, make_arrays())
+    before = (tmp_path / FILE).read_bytes()
+
+    def fail(path, limit):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ncollapse.runs.epoch_snapshots.read_bounded", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            change(tmp_path)
+        with pytest.raises(OSError, match="Input/output error"):
+            cut_epochs(tmp_path, 0)
+        assert read_epochs(tmp_path)[1].startswith(f"{FILE}: ")
+    assert (tmp_path / FILE).read_bytes() == before

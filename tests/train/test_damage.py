@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -154,3 +155,21 @@ def test_a_changed_configuration_of_a_finished_run_is_put_right(whole, tmp_path,
     assert resume(folder)["status"] == "finished"
     assert "config.json was damaged" in caplog.text
     assert (folder / "config.json").read_bytes() == (whole / "config.json").read_bytes()
+
+
+def test_a_checkpoint_that_cannot_be_removed_does_not_undo_a_finished_run(tmp_path, whole, monkeypatch):
+    remove = Path.unlink
+
+    def refuse(path, missing_ok=False):
+        if path.parent.name == "checkpoint" and (path.parents[1] / "summary.json").exists():
+            raise OSError(5, "Input/output error", str(path))
+        remove(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        assert run(RECIPE, tmp_path, device="cpu", deterministic=True)["status"] == "finished"
+    folder = tmp_path / RECIPE.run_id
+    assert list((folder / "checkpoint").iterdir())
+    assert resume(folder)["status"] == "finished"
+    assert same_weights(folder, whole)
+    assert not list((folder / "checkpoint").iterdir())

@@ -76,23 +76,24 @@ def thin_epoch(arrays: Arrays) -> Arrays:
 def add_epoch(folder: Path, epoch: int, arrays: Arrays) -> None:
     """Add what is kept of an epoch's arrays to the file of a run; the file is replaced in one step."""
     new = thin_epoch(arrays)
-    before = {e: kept for e, kept in read_epochs(folder)[0].items() if e < epoch and _same_space(kept, new)}
+    known = _load_sound(folder) or {}
+    before = {e: kept for e, kept in known.items() if e < epoch and _same_space(kept, new)}
     write_epochs(folder, {**before, epoch: new})
 
 
 def cut_epochs(folder: Path, epoch: int) -> None:
     """Remove the snapshots past an epoch, because the run continues from there."""
-    found, problem = read_epochs(folder)
-    kept = {e: arrays for e, arrays in found.items() if e <= epoch}
-    if problem or not kept:
+    found = _load_sound(folder)
+    kept = {e: arrays for e, arrays in (found or {}).items() if e <= epoch}
+    if not kept:
         (folder / FILE).unlink(missing_ok=True)
-    elif len(kept) < len(found):
+    elif found is not None and len(kept) < len(found):
         write_epochs(folder, kept)
 
 
 def reduce_epochs(folder: Path) -> None:
     """Replace the features in the file of a run that has ended by their coordinates along the last epoch's axes."""
-    found, _ = read_epochs(folder)
+    found = _load_sound(folder) or {}
     reduced = reduce_features(found)
     if reduced is not found:
         write_epochs(folder, reduced)
@@ -140,24 +141,45 @@ def read_epochs(folder: Path) -> tuple[EpochSnapshots, str | None]:
     >>> read_epochs(Path("no/such/run"))
     ({}, None)
     """
+    try:
+        return _load_epochs(folder), None
+    except (OSError, ValueError) as error:
+        return {}, f"{FILE}: {error or type(error).__name__}"
+
+
+def _load_epochs(folder: Path) -> EpochSnapshots:
+    """The same; content that no run writes is a ValueError."""
     from safetensors.numpy import load
 
     try:
-        if not (folder / FILE).is_file():
-            return {}, None
-        found: EpochSnapshots = {}
-        for key, array in load(read_bounded(folder / FILE, LARGEST)).items():
+        content = read_bounded(folder / FILE, LARGEST)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    found: EpochSnapshots = {}
+    try:
+        for key, array in load(content).items():
             epoch, _, name = key.partition("/")
             if not epoch.isdecimal() or not 0 < int(epoch) <= MOST_EPOCHS or not name:
                 raise ValueError(f"{key}: expected a name such as 12/train.features")
             found.setdefault(int(epoch), {})[name] = array
         for epoch in sorted(found):
             _check_epoch(found[epoch], epoch)
-    except MemoryError:  # of this process, no fault of the file: what it holds must not be replaced
+    except MemoryError:  # of this process, no fault of the file
         raise
     except Exception as error:  # the library raises its own kinds
-        return {}, f"{FILE}: {error or type(error).__name__}"
-    return {epoch: found[epoch] for epoch in sorted(found)}, None
+        raise ValueError(str(error) or type(error).__name__) from error
+    return {epoch: found[epoch] for epoch in sorted(found)}
+
+
+def _load_sound(folder: Path) -> EpochSnapshots | None:
+    """The snapshots of a run that goes on; None where their file is damaged.
+
+    An error of the file system is raised: what cannot be read now may be whole.
+    """
+    try:
+        return _load_epochs(folder)
+    except ValueError:
+        return None
 
 
 def _check_epoch(arrays: Arrays, epoch: int) -> None:

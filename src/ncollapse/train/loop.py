@@ -319,6 +319,7 @@ def _finish(run: Training) -> dict[str, Any]:
         write_atomic(folder.path / "snapshot.safetensors", checkpoint.pack(arrays))
         reduce_epochs(folder.path)
         folder.write_json("summary.json", summary)
-        for path in checkpoint.find(folder.checkpoints):
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the run has finished; what is left is removed when it is read again
+            for path in checkpoint.find(folder.checkpoints):
+                path.unlink(missing_ok=True)
     return run.world.share(lambda: folder.read_summary() or summary)
