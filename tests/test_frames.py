@@ -113,15 +113,15 @@ def test_distance_of_a_known_pair_and_of_nothing():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: simplex_etf(1), "num_classes must be at least 2, got 1"),
-        (lambda: simplex_etf(5, 3), r"dim must be at least num_classes - 1 = 4 .* got 3; low_rank_etf"),
-        (lambda: low_rank_etf(5, 0), "dim must be at least 1, got 0"),
-        (lambda: orthogonal_frame(5, 4), "dim must be at least the number of classes 5"),
-        (lambda: general_orthogonal_frame([1.0, -1.0]), "lengths must be finite and >= 0"),
-        (lambda: general_orthogonal_frame([1.0]), "lengths must hold one number"),
-        (lambda: frame_distance(torch.ones(3), etf_gram(3)), r"vectors must have shape \[K, d\]"),
-        (lambda: frame_distance(torch.ones(3, 2), etf_gram(4)), r"gram must have shape \[3, 3\]"),
-        (lambda: nearest_low_rank_gram(torch.ones(3, 2), 3), "rank must be between 1 and K - 1 = 2, got 3"),
+        (lambda: simplex_etf(1), "num_classes: expected at least 2, got 1"),
+        (lambda: simplex_etf(5, 3), r"dim: expected at least num_classes - 1 = 4 .* got 3; low_rank_etf"),
+        (lambda: low_rank_etf(5, 0), "dim: expected at least 1, got 0"),
+        (lambda: orthogonal_frame(5, 4), "dim: expected at least the number of classes 5"),
+        (lambda: general_orthogonal_frame([1.0, -1.0]), "lengths: expected finite numbers >= 0"),
+        (lambda: general_orthogonal_frame([1.0]), "lengths: expected one number"),
+        (lambda: frame_distance(torch.ones(3), etf_gram(3)), r"vectors: expected the shape \[K, d\]"),
+        (lambda: frame_distance(torch.ones(3, 2), etf_gram(4)), r"gram: expected the shape \[3, 3\]"),
+        (lambda: nearest_low_rank_gram(torch.ones(3, 2), 3), "rank: expected a value between 1 and K - 1 = 2, got 3"),
     ],
 )
 def test_bad_input_is_named(call, message):

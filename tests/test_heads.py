@@ -41,14 +41,14 @@ def test_head_of_takes_every_kind():
     assert pair.weight.dtype == torch.float64
     assert pair.bias is None
     for source in (torch.nn.Conv2d(1, 1, 1), torch.ones(3, 2), None):
-        with pytest.raises(TypeError, match="head must be a Head, LinearHead, ETFHead"):
+        with pytest.raises(TypeError, match="head: expected a Head, LinearHead, ETFHead"):
             nc.Head.of(source)
 
 
 def test_head_refuses_shapes_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"weight must have shape \[K, d\], got \[3\]"):
+    with pytest.raises(ValueError, match=r"weight: expected the shape \[K, d\], got \[3\]"):
         nc.Head(torch.ones(3))
-    with pytest.raises(ValueError, match=r"bias must have shape \[3\] to fit weight, got \[2\]"):
+    with pytest.raises(ValueError, match=r"bias: expected the shape \[3\] to fit weight, got \[2\]"):
         nc.Head(torch.ones(3, 2), torch.ones(2))
 
 
@@ -125,8 +125,8 @@ def test_head_without_bias():
         ({"bias_init": None}, "'theory', got None"),
         ({"bias_init": "theory"}, "bias_init='theory' needs a problem"),
         ({"bias_init": [1.0, 2.0]}, "one number for each of 3 classes"),
-        ({"bias_init": {"prior": [1, 2]}}, "must hold 3 numbers > 0"),
-        ({"bias_init": {"prior": [1, 0, 2]}}, "must hold 3 numbers > 0"),
+        ({"bias_init": {"prior": [1, 2]}}, "bias_init: expected 3 numbers > 0 as the prior"),
+        ({"bias_init": {"prior": [1, 0, 2]}}, "bias_init: expected 3 numbers > 0 as the prior"),
         ({"bias_init": {"counts": [1, 1, 2]}}, "got keys \\['counts'\\]"),
     ],
 )
@@ -159,9 +159,9 @@ def test_etf_head_trains_only_what_is_asked():
     nc.CELoss()(head(torch.randn(5, 8)), torch.arange(5) % 4).backward()
     assert head.scale.grad != 0
     assert head.bias.grad.any()
-    with pytest.raises(ValueError, match="dim must be at least num_classes - 1 = 3"):
+    with pytest.raises(ValueError, match="dim: expected at least num_classes - 1 = 3"):
         nc.ETFHead(2, 4)
-    with pytest.raises(ValueError, match="scale must be a finite number > 0, got 0"):
+    with pytest.raises(ValueError, match="scale: expected a finite number > 0, got 0"):
         nc.ETFHead(4, 4, scale=0)
 
 
@@ -193,7 +193,7 @@ def test_decay_sums_the_three_terms_over_the_batch():
 @pytest.mark.parametrize("value", [-1.0, math.inf, math.nan])
 def test_decays_are_not_negative(value):
     for name in ("weight_decay", "feature_decay", "bias_decay"):
-        with pytest.raises(ValueError, match=f"{name} must be a finite number >= 0"):
+        with pytest.raises(ValueError, match=f"{name}: expected a finite number >= 0"):
             nc.decay(nc.LinearHead(4, 3), torch.ones(2, 4), **{name: value})
 
 

@@ -33,7 +33,7 @@ def simplex_etf(
     dim = num_classes - 1 if dim is None else dim
     if dim < num_classes - 1:
         raise ValueError(
-            f"dim must be at least num_classes - 1 = {num_classes - 1} for a simplex ETF, got {dim}; "
+            f"dim: expected at least num_classes - 1 = {num_classes - 1} for a simplex ETF, got {dim}; "
             "low_rank_etf gives the nearest frame of a lower rank"
         )
     return _embed(_centred_basis(num_classes) * _etf_norm(num_classes), dim, generator, dtype)
@@ -53,7 +53,7 @@ def low_rank_etf(
     """
     _check_classes(num_classes)
     if dim < 1:
-        raise ValueError(f"dim must be at least 1, got {dim}")
+        raise ValueError(f"dim: expected at least 1, got {dim}")
     if dim >= num_classes - 1:
         return simplex_etf(num_classes, dim, generator=generator, dtype=dtype)
     basis = _centred_basis(num_classes)
@@ -97,7 +97,7 @@ def general_orthogonal_frame(
     sizes = _check_lengths(lengths)
     dim = len(sizes) if dim is None else dim
     if dim < len(sizes):
-        raise ValueError(f"dim must be at least the number of classes {len(sizes)} for orthogonal vectors, got {dim}")
+        raise ValueError(f"dim: expected at least the number of classes {len(sizes)} for orthogonal vectors, got {dim}")
     return _embed(torch.diag(sizes), dim, generator, dtype)
 
 
@@ -142,7 +142,7 @@ def nearest_low_rank_gram(vectors: Tensor, rank: int) -> Tensor:
     """
     vectors = _check_vectors(vectors)
     if not 1 <= rank <= len(vectors) - 1:
-        raise ValueError(f"rank must be between 1 and K - 1 = {len(vectors) - 1}, got {rank}")
+        raise ValueError(f"rank: expected a value between 1 and K - 1 = {len(vectors) - 1}, got {rank}")
     # In a basis of 1's complement, so that P 1 = 0 holds even where the centred Gram matrix has a larger null space.
     basis = _centred_basis(len(vectors)).to(vectors.device)
     reduced = basis.T @ vectors
@@ -161,7 +161,7 @@ def frame_distance(vectors: Tensor, gram: Tensor) -> Tensor:
     """
     vectors = _check_vectors(vectors)
     if tuple(gram.shape) != (len(vectors), len(vectors)):
-        raise ValueError(f"gram must have shape {[len(vectors)] * 2} to fit the vectors, got {list(gram.shape)}")
+        raise ValueError(f"gram: expected the shape {[len(vectors)] * 2} to fit the vectors, got {list(gram.shape)}")
     return gram_distance(vectors @ vectors.T, gram)
 
 
@@ -179,21 +179,21 @@ def gram_distance(gram: Tensor, ideal: Tensor) -> Tensor:
 
 def _check_classes(num_classes: int) -> None:
     if num_classes < 2:
-        raise ValueError(f"num_classes must be at least 2, got {num_classes}")
+        raise ValueError(f"num_classes: expected at least 2, got {num_classes}")
 
 
 def _check_vectors(vectors: Tensor) -> Tensor:
     if vectors.ndim != 2 or len(vectors) < 2:
-        raise ValueError(f"vectors must have shape [K, d] with K at least 2, got {list(vectors.shape)}")
+        raise ValueError(f"vectors: expected the shape [K, d] with K at least 2, got {list(vectors.shape)}")
     return vectors.double()
 
 
 def _check_lengths(lengths: Sequence[float] | Tensor) -> Tensor:
     sizes = torch.as_tensor(lengths, dtype=torch.float64)
     if sizes.ndim != 1 or len(sizes) < 2:
-        raise ValueError(f"lengths must hold one number for each of at least 2 classes, got shape {list(sizes.shape)}")
+        raise ValueError(f"lengths: expected one number for each of at least 2 classes, got shape {list(sizes.shape)}")
     if not bool((sizes.isfinite() & (sizes >= 0)).all()):
-        raise ValueError(f"lengths must be finite and >= 0, got {sizes.tolist()}")
+        raise ValueError(f"lengths: expected finite numbers >= 0, got {sizes.tolist()}")
     return sizes
 
 

@@ -35,9 +35,11 @@ class Head:
         if self.bias is not None:
             object.__setattr__(self, "bias", torch.as_tensor(self.bias))
         if self.weight.ndim != 2:
-            raise ValueError(f"weight must have shape [K, d], got {list(self.weight.shape)}")
+            raise ValueError(f"weight: expected the shape [K, d], got {list(self.weight.shape)}")
         if self.bias is not None and tuple(self.bias.shape) != (len(self.weight),):
-            raise ValueError(f"bias must have shape [{len(self.weight)}] to fit weight, got {list(self.bias.shape)}")
+            raise ValueError(
+                f"bias: expected the shape [{len(self.weight)}] to fit weight, got {list(self.bias.shape)}"
+            )
 
     @classmethod
     def from_linear(cls, linear: nn.Linear) -> Head:
@@ -62,7 +64,7 @@ class Head:
             weight, bias = pair.weight, pair.bias
         else:
             raise TypeError(
-                "head must be a Head, LinearHead, ETFHead, torch.nn.Linear or a pair (weight, bias), "
+                "head: expected a Head, LinearHead, ETFHead, torch.nn.Linear or a pair (weight, bias), "
                 f"got {type(source).__name__}"
             )
         return cls(weight.detach(), None if bias is None else bias.detach())
@@ -159,7 +161,7 @@ class ETFHead(nn.Module):
         super().__init__()
         _check_start(bias, bias_init)
         if not (math.isfinite(scale) and scale > 0.0):
-            raise ValueError(f"scale must be a finite number > 0, got {scale!r}")
+            raise ValueError(f"scale: expected a finite number > 0, got {scale!r}")
         dtype = torch.get_default_dtype()
         self.register_buffer("frame", simplex_etf(num_classes, dim, generator=torch.default_generator, dtype=dtype))
         size = torch.tensor(float(scale), dtype=dtype)
@@ -203,7 +205,7 @@ def decay(
         raise ValueError(f"features are needed for feature_decay={feature_decay}")
     for name, value in (("weight", weight_decay), ("feature", feature_decay), ("bias", bias_decay)):
         if not 0 <= value < math.inf:
-            raise ValueError(f"{name}_decay must be a finite number >= 0, got {value!r}")
+            raise ValueError(f"{name}_decay: expected a finite number >= 0, got {value!r}")
     total = torch.zeros((), device=head.weight.device)
     for strength, part in ((weight_decay, head.weight), (feature_decay, features), (bias_decay, head.bias)):
         if strength and part is not None:
@@ -231,13 +233,13 @@ def _check_start(bias: bool, bias_init: Any) -> None:
 def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
     """Return the initial thresholds [K]; see `LinearHead`."""
     if bias_init is None:
-        raise ValueError("bias_init must be a number, K numbers, {'prior': counts} or 'theory', got None")
+        raise ValueError("bias_init: expected a number, K numbers, {'prior': counts} or 'theory', got None")
     if isinstance(bias_init, int | float):
         return start + float(bias_init)
     if isinstance(bias_init, str):
         if bias_init != "theory" and bias_init not in _BIAS_RULES:
             raise ValueError(
-                f"bias_init must be a number, K numbers, {{'prior': counts}} or 'theory', got {bias_init!r}"
+                f"bias_init: expected a number, K numbers, {{'prior': counts}} or 'theory', got {bias_init!r}"
             )
         if problem is None:
             raise ValueError(f"bias_init={bias_init!r} needs a problem: the loss, the classes and the decays")
@@ -246,10 +248,10 @@ def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
         return torch.full_like(start, float(_BIAS_RULES[bias_init](problem)))
     if isinstance(bias_init, Mapping):
         if set(bias_init) != {"prior"}:
-            raise ValueError(f"bias_init as a mapping must be {{'prior': counts}}, got keys {sorted(bias_init)}")
+            raise ValueError(f"bias_init: expected {{'prior': counts}}, got keys {sorted(bias_init)}")
         counts = torch.as_tensor(bias_init["prior"], dtype=torch.float64)
         if counts.shape != start.shape or not bool((counts.isfinite() & (counts > 0)).all()):
-            raise ValueError(f"the prior in bias_init must hold {len(start)} numbers > 0, got {counts.tolist()}")
+            raise ValueError(f"bias_init: expected {len(start)} numbers > 0 as the prior, got {counts.tolist()}")
         share = counts / counts.sum()
         softmax = problem is not None and problem.loss.contrastive
         return (-share.log() if softmax else -share.logit()).to(start)
@@ -257,5 +259,5 @@ def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
     if values.ndim == 0:
         return start + values
     if values.shape != start.shape:
-        raise ValueError(f"bias_init must hold one number for each of {len(start)} classes, got {list(values.shape)}")
+        raise ValueError(f"bias_init: expected one number for each of {len(start)} classes, got {list(values.shape)}")
     return values.clone()

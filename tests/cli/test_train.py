@@ -120,7 +120,7 @@ def test_tracker_writes_beside_the_run(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--model.head", "etf", "--model.feature-dim", "4"], "dim must be at least num_classes - 1 = 9"),
+        (["--model.head", "etf", "--model.feature-dim", "4"], "dim: expected at least num_classes - 1 = 9"),
         (["--model.weights", "nowhere.pt"], "nowhere.pt"),
         (["--data.per-class-counts", "5", "5"], "data.per_class_counts = (5, 5)"),
         (["--data.name", "npz:mine.npz"], "mine.npz"),

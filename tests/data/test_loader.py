@@ -127,5 +127,5 @@ def test_impossible_arguments_are_named(digits, options, match):
 
 
 def test_vectors_are_not_cropped():
-    with pytest.raises(ValueError, match="needs images"):
+    with pytest.raises(ValueError, match="augment: expected a data set of images"):
         DeviceLoader(load("gaussian"), 10, augment=Augment(crop=4))

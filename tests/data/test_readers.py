@@ -216,13 +216,13 @@ def test_npz_labels_of_every_whole_type(tmp_path, kind):
     ("arrays", "match"),
     [
         ({"images": np.ones((3, 2)), "labels": np.ones(3)}, "whole numbers"),
-        ({"images": np.ones((3, 2)), "labels": np.array([0, 1, 2]), "classes": ["a", "b"]}, "0..1; they span 0..2"),
+        ({"images": np.ones((3, 2)), "labels": np.array([0, 1, 2]), "classes": ["a", "b"]}, "0..1, got 0..2"),
         ({"images": np.ones((3, 2)), "labels": np.array(["a", "b", "c"])}, "labels must be whole numbers, got <U1"),
-        ({"images": np.ones((3, 2)), "labels": np.zeros(4, int)}, r"labels must be int64 \[3\]"),
+        ({"images": np.ones((3, 2)), "labels": np.zeros(4, int)}, r"labels: expected int64 \[3\]"),
         ({"images": np.full((3, 2), np.nan), "labels": np.zeros(3, int)}, "NaN"),
         ({"images": np.ones((3, 2)), "labels": np.array([1, 2, 3])}, "no training sample has the label 0: labels - 1"),
         ({"images": np.ones((3, 2)), "labels": np.array([0, 2, 5])}, "has the label 1, 3, 4: numpy.unique"),
-        ({"images": np.ones((3, 2)), "labels": np.array([-1, 0, 1])}, "0..1; they span -1..1"),
+        ({"images": np.ones((3, 2)), "labels": np.array([-1, 0, 1])}, "0..1, got -1..1"),
         ({"images": np.ones((3, 2), int), "labels": np.zeros(3, int)}, "uint8 or floating point"),
         ({"pictures": np.ones(3)}, "it has pictures"),
     ],
@@ -281,7 +281,7 @@ def damage(raw):
         ),
         (
             lambda path, arrays: np.savez(path, **{key: value + 10**12 for key, value in arrays.items()}),
-            "labels must be below 1000000, got 1000000000001",
+            "labels: expected values below 1000000, got 1000000000001",
         ),
     ],
     ids=["text", "nothing", "npy", "objects", "names", "empty", "shapes", "labels"],
@@ -339,7 +339,7 @@ def test_gaussian_noise_and_splits():
     ("name", "match"),
     [
         ("gaussian:size=3", "no option 'size'"),
-        ("gaussian:dim=two", "dim must be a int"),
+        ("gaussian:dim=two", "dim: expected a int"),
         ("gaussian:dim=2", "dim >= 9"),
         ("gaussian:geometry=cube", "geometry"),
         ("imagenette", "data set: expected .*got 'imagenette'"),
@@ -357,15 +357,15 @@ def test_a_missing_data_set_says_where_it_goes(tmp_path, monkeypatch):
         load("cifar10", tmp_path)
     with pytest.raises(ValueError, match="NCOLLAPSE_DATA"):
         load("cifar10")
-    with pytest.raises(ValueError, match="split must be"):
+    with pytest.raises(ValueError, match="split: expected"):
         load("digits", split="validation")
 
 
 @pytest.mark.parametrize(
     ("images", "labels", "match"),
     [
-        (torch.zeros(2, 3, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), "images must be"),
-        (torch.zeros(2, 3), torch.zeros(2), "labels must be int64"),
+        (torch.zeros(2, 3, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), "images: expected"),
+        (torch.zeros(2, 3), torch.zeros(2), "labels: expected int64"),
         (torch.zeros(2, 3), torch.tensor([0, 5]), "0..1"),
     ],
 )

@@ -75,8 +75,8 @@ def test_random_labels_keep_counts_and_lose_meaning(digits):
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda data: per_class_counts(data, [1, 2]), "must hold 10 numbers"),
-        (lambda data: per_class_counts(data, [1000] + [1] * 9), r"counts\[0\] must lie in 0..142"),
+        (lambda data: per_class_counts(data, [1, 2]), "counts: expected 10 numbers"),
+        (lambda data: per_class_counts(data, [1000] + [1] * 9), r"counts\[0\]: expected a value in 0..142"),
         (lambda data: long_tail(data, 0.5), "factor"),
         (lambda data: step_imbalance(data, float("nan")), "ratio"),
         (lambda data: validation_split(data, 1.0), "fraction"),

@@ -99,5 +99,5 @@ def test_parameters_and_functions_need_no_warning():
 
 def test_what_a_function_may_return():
     model = CosineNet()
-    with pytest.raises(TypeError, match="head must be a Head, LinearHead, ETFHead"):
+    with pytest.raises(TypeError, match="head: expected a Head, LinearHead, ETFHead"):
         nc.monitor(model.embed, BATCHES, head=lambda: model.weight.detach()).observe()

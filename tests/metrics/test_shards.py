@@ -1,6 +1,7 @@
 """Statistics and classifiers that several processes hold a slice of the classes of each."""
 
 import contextlib
+import functools
 import math
 import subprocess
 import sys
@@ -17,9 +18,22 @@ QUANTILES = ("q05", "q25", "median", "q75", "q95")
 pytestmark = pytest.mark.filterwarnings("ignore:measure. no sample of class")
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def processes(request, tmp_path_factory):
-    folder, count = tmp_path_factory.mktemp("shards"), request.param
+COUNTED = [(count, case) for count in (2, 3) for case in sharded_processes.cases(count)]
+each_case = pytest.mark.parametrize(("processes", "case"), COUNTED, indirect=["processes"])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """What so many processes find; they are started once."""
+    return functools.cache(lambda count: run_processes(count, tmp_path_factory.mktemp("shards")))
+
+
+@pytest.fixture
+def processes(request, run):
+    return run(request.param)
+
+
+def run_processes(count, folder):
     command = [sys.executable, "-W", "ignore", sharded_processes.__file__]
     with contextlib.ExitStack() as stack:
         running = [
@@ -36,7 +50,7 @@ def processes(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("way", ["bare", "head", "dtensor", "merged"])
-@pytest.mark.parametrize("case", SIZES)
+@each_case
 def test_shards_give_the_numbers_of_the_whole(processes, case, way):
     features, labels, linear = make_data(case)
     exact = nc.measure(features.double(), labels, head=None if way == "bare" else linear, num_classes=SIZES[case][0])
@@ -54,7 +68,7 @@ def test_shards_give_the_numbers_of_the_whole(processes, case, way):
 
 
 @pytest.mark.parametrize("way", ["second bare", "second"])
-@pytest.mark.parametrize("case", SIZES)
+@each_case
 def test_a_second_pass_gives_every_field_of_the_whole(processes, case, way):
     features, labels, linear = make_data(case)
     exact = nc.measure(features.double(), labels, head=linear if way == "second" else None, num_classes=SIZES[case][0])
@@ -80,7 +94,7 @@ def fill(value):
     return math.nan if value is None else value
 
 
-@pytest.mark.parametrize("case", SIZES)
+@each_case
 def test_what_sharded_metrics_refuse(processes, case):
     for rank, found in enumerate(processes):
         assert found[case]["forward"].startswith("forward: not available with shard_classes=True")
@@ -90,7 +104,7 @@ def test_what_sharded_metrics_refuse(processes, case):
         assert refused in found[case]["no batches"]
 
 
-@pytest.mark.parametrize("case", SIZES)
+@each_case
 def test_no_process_holds_all_classes(processes, case):
     classes, dim, _ = SIZES[case]
     most = -(-classes // len(processes))
@@ -99,6 +113,7 @@ def test_no_process_holds_all_classes(processes, case):
         assert float(found[case]["reloaded"]["nc1"]) == float(found[case]["head"]["nc1"])
 
 
+@pytest.mark.parametrize("processes", [2, 3], indirect=True)
 def test_what_does_not_fit_is_refused_in_every_process(processes):
     for found in processes:
         assert "expected a plain tensor, got a DTensor" in found["K > d"]["refused"]

@@ -206,7 +206,7 @@ def test_trunks_start_as_torchvisions_do(name):
         ({"name": "wide-resnet18-3"}, "model: expected"),
         ({"name": "mlp-0"}, "model: expected"),
         ({"stem": "large"}, "stem"),
-        ({"head": "cosine"}, "head must be"),
+        ({"head": "cosine"}, "head: expected"),
         ({"feature_dim": 0}, "feature_dim"),
         ({"feature_dim_linear": -1}, "feature_dim_linear"),
         ({"num_classes": 1}, "num_classes"),

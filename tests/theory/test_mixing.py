@@ -213,6 +213,9 @@ def test_the_comparison_with_runs():
         )
     errors = record["errors"]
     assert all(line["unseen_partner"] < line["free"] for line in errors)
+    assert 0.55 < min(line["free"] for line in errors) < max(line["free"] for line in errors) < 2.05
+    for row in record["rows"]:  # too confident in every row
+        assert all(abs(row["free"][name]) > abs(value) for name, value in row["measured"].items())
     adamw = [line for line in errors if line["data"] == "cifar10" and line["optimizer"] == "adamw"]
     assert max(line["unseen_partner"] for line in adamw) < 0.25
     assert min(line["free"] for line in adamw) > 0.7

@@ -511,7 +511,7 @@ def test_every_recipe_builds_and_trains_a_step(name, toy, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data__per_class_counts": (10, 20)}, r"data.per_class_counts = \(10, 20\): counts must hold 10 numbers"),
+        ({"data__per_class_counts": (10, 20)}, r"data.per_class_counts = \(10, 20\): counts: expected 10 numbers"),
         (
             {"data__long_tail": 5.0, "model__bias_init": "theory"},
             "model.bias_init = 'theory': no closed form is known for bce with unequal",

@@ -95,6 +95,8 @@ def test_an_override_of_nothing_is_named():
         Recipe().override(seed__x=1.0)
     with pytest.raises(ValueError, match="recipe: lr: 'fast' is not of type float"):
         Recipe().override(optim__lr="fast")
+    with pytest.raises(ValueError, match="recipe: precision: expected one of 'fp32', 'tf32', 'bf16', got 'float32'"):
+        Recipe().override(precision="float32")
     with pytest.raises(ValueError, match=r"optim\.lr: expected double underscores for dots, as in optim__lr"):
         Recipe().override(**{"optim.lr": 1.0})
 

@@ -45,7 +45,7 @@ def load_npz(path: Path, split: str) -> Dataset:
             raise ValueError(f"{path}: {key} must be whole numbers, got {array.dtype}")
     highest = max((int(array.max()) for array in numbered.values() if array.size), default=-1)
     if highest >= MOST_CLASSES:
-        raise ValueError(f"{path}: labels must be below {MOST_CLASSES}, got {highest}")
+        raise ValueError(f"{path}: labels: expected values below {MOST_CLASSES}, got {highest}")
     if not names.size:
         _refuse_gaps(path, numbered["labels"])
     if not images.size:
@@ -85,7 +85,7 @@ def _read_shape(path: Path, file: Any, key: str) -> tuple[int, ...]:
 def _convert(images: np.ndarray[Any, Any]) -> Tensor:
     if images.dtype != np.uint8:
         if not np.issubdtype(images.dtype, np.floating):
-            raise ValueError(f"images must be uint8 or floating point, got {images.dtype}")
+            raise ValueError(f"images: expected uint8 or floating point, got {images.dtype}")
         if not np.isfinite(images).all():
             raise ValueError("images hold NaN or infinity")
         images = images.astype(np.float32)

@@ -44,16 +44,16 @@ class Augment:
         for item in fields(self):
             value = getattr(self, item.name)
             if not math.isfinite(value) or value < 0:
-                raise ValueError(f"augment.{item.name} must be finite and not negative, got {value}")
+                raise ValueError(f"augment.{item.name}: expected a finite number that is not negative, got {value}")
         for name in ("resized_crop", "mix_probability", "switch_probability"):
             if getattr(self, name) > 1:
-                raise ValueError(f"augment.{name} must lie in [0, 1], got {getattr(self, name)}")
+                raise ValueError(f"augment.{name}: expected a value in [0, 1], got {getattr(self, name)}")
         if self.crop != int(self.crop):
             raise ValueError(f"augment.crop is a padding in whole pixels, got {self.crop}")
         if self.rotation > 180:
-            raise ValueError(f"augment.rotation must lie in [0, 180] degrees, got {self.rotation}")
+            raise ValueError(f"augment.rotation: expected a value in [0, 180] degrees, got {self.rotation}")
         if self.label_smoothing >= 1:
-            raise ValueError(f"augment.label_smoothing must lie in [0, 1), got {self.label_smoothing}")
+            raise ValueError(f"augment.label_smoothing: expected a value in [0, 1), got {self.label_smoothing}")
 
     @property
     def mixes(self) -> bool:

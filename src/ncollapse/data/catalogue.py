@@ -130,7 +130,7 @@ def load(name: str, root: str | os.PathLike[str] | None = None, split: str = "tr
     if root is not None and not isinstance(root, (str, os.PathLike)):
         raise TypeError(f"root: expected a path, got {root!r}")
     if not isinstance(split, str) or split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+        raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}")
     kind, _, rest = name.partition(":")
     if kind == "gaussian":
         return load_gaussian(rest, split)

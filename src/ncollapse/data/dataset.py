@@ -40,13 +40,13 @@ class Labelled:
     def _check_labels(self, samples: int) -> None:
         if self.labels.shape != (samples,) or self.labels.dtype != torch.int64:
             raise ValueError(
-                f"labels must be int64 [{samples}], one for each image; "
+                f"labels: expected int64 [{samples}], one for each image, "
                 f"got {self.labels.dtype} {list(self.labels.shape)}"
             )
         if samples:
             low, high = int(self.labels.min()), int(self.labels.max())
             if low < 0 or high >= len(self.classes):
-                raise ValueError(f"labels must lie in 0..{len(self.classes) - 1}; they span {low}..{high}")
+                raise ValueError(f"labels: expected values in 0..{len(self.classes) - 1}, got {low}..{high}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class Dataset(Labelled):
             fits = self.images.is_floating_point() and self.images.ndim in (2, 4)
         if not fits:
             raise ValueError(
-                "images must be uint8 [N, C, H, W], or floating point [N, C, H, W] or [N, d]; "
+                "images: expected uint8 [N, C, H, W], or floating point [N, C, H, W] or [N, d], "
                 f"got {self.images.dtype} {list(self.images.shape)}"
             )
         self._check_labels(len(self.images))

@@ -31,7 +31,7 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if self.geometry not in GEOMETRIES:
-            raise ValueError(f"gaussian geometry must be one of {', '.join(GEOMETRIES)}, got {self.geometry!r}")
+            raise ValueError(f"gaussian geometry: expected one of {', '.join(GEOMETRIES)}, got {self.geometry!r}")
         least = {"etf": self.num_classes - 1, "orthogonal": self.num_classes, "random": 1}[self.geometry]
         if self.num_classes < 2 or self.dim < max(1, least):
             raise ValueError(
@@ -74,7 +74,7 @@ def parse_mixture(options: str) -> Mixture:
         try:
             chosen[key] = known[key](value)
         except ValueError:
-            raise ValueError(f"gaussian option {key} must be a {known[key].__name__}, got {value!r}") from None
+            raise ValueError(f"gaussian option {key}: expected a {known[key].__name__}, got {value!r}") from None
     return Mixture(**chosen)
 
 

@@ -44,7 +44,7 @@ class _Source:
         if not dataset.is_image and (image_size is not None or channels is not None):
             raise ValueError(f"image_size and channels need images; {dataset.name!r} holds vectors {dataset.shape}")
         if channels is not None and dataset.shape[0] not in (1, channels):
-            raise ValueError(f"channels must be {dataset.shape[0]} for {dataset.name!r} (or 1 to be repeated)")
+            raise ValueError(f"channels: expected {dataset.shape[0]}, as in {dataset.name!r}, got {channels}")
         self.device = torch.device(device)
         data = dataset.to(self.device)
         self.images = data.images if image_size is None else resize(data.images, image_size)
@@ -59,7 +59,7 @@ class _Source:
         """The shape of one input of the network."""
         if len(mean) != len(std) or len(mean) not in (1, self.shape[0]):
             raise ValueError(
-                f"normalise must hold one mean and one std, or {self.shape[0]} of each; got {len(mean)} and {len(std)}"
+                f"normalise: expected one mean and one std, or {self.shape[0]} of each, got {len(mean)} and {len(std)}"
             )
 
     def finish(self, images: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class DeviceLoader:
     def prepare(self, epoch: int, step: int, out: Batch | None = None) -> Batch:
         """The batch of one step, in any order of calls; with `out` it is copied into those buffers."""
         if not 0 <= step < self.steps:
-            raise ValueError(f"step must lie in 0..{self.steps - 1}, got {step}")
+            raise ValueError(f"step: expected a value in 0..{self.steps - 1}, got {step}")
         at_epoch, first, batches = self._chunk
         if at_epoch != epoch or not first <= step < first + len(batches):
             first = step

@@ -15,10 +15,10 @@ def count_steps(count: int, batch_size: int, *, drop_last: bool, rank: int, worl
     if not isinstance(batch_size, int):
         raise TypeError(f"batch_size: expected a whole number, got {batch_size!r}")
     if batch_size < 1 or (drop_last and batch_size > count):
-        raise ValueError(f"batch_size must lie in 1..{count} (the training samples), got {batch_size}")
+        raise ValueError(f"batch_size: expected a value in 1..{count} (the training samples), got {batch_size}")
     check_rank(rank, world_size)
     if batch_size % world_size:
-        raise ValueError(f"batch_size must be a multiple of the {world_size} processes, got {batch_size}")
+        raise ValueError(f"batch_size: expected a multiple of the {world_size} processes, got {batch_size}")
     return count // batch_size if drop_last else -(-count // batch_size)
 
 
@@ -29,7 +29,7 @@ def shard_rows(count: int, batch_size: int, *, rank: int, world_size: int) -> Te
     [3, 4]
     """
     if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
     check_rank(rank, world_size)
     return torch.arange(count).tensor_split(world_size)[rank]
 
@@ -37,4 +37,4 @@ def shard_rows(count: int, batch_size: int, *, rank: int, world_size: int) -> Te
 def check_rank(rank: int, world_size: int) -> None:
     """Raise if the rank is not one of the processes."""
     if not 0 <= rank < world_size:
-        raise ValueError(f"rank must lie in 0..{world_size - 1}, got {rank}")
+        raise ValueError(f"rank: expected a value in 0..{world_size - 1}, got {rank}")

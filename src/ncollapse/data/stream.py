@@ -80,7 +80,7 @@ class FolderLoader:
     def prepare(self, epoch: int, step: int, out: Batch | None = None) -> Batch:
         """The batch of one step; fast when steps are asked for in order. With `out` it is copied into those buffers."""
         if not 0 <= step < self.steps:
-            raise ValueError(f"step must lie in 0..{self.steps - 1}, got {step}")
+            raise ValueError(f"step: expected a value in 0..{self.steps - 1}, got {step}")
         if self._at is None or self._at[:2] != (epoch, step):
             self._at = (epoch, step, self.epoch(epoch, step))
         x, y = next(self._at[2])

@@ -28,11 +28,11 @@ def per_class_counts(dataset: Data, counts: Sequence[int], seed: int = 0) -> Dat
     """
     wanted = [int(count) for count in counts]
     if len(wanted) != dataset.num_classes:
-        raise ValueError(f"counts must hold {dataset.num_classes} numbers, one a class; got {len(wanted)}")
+        raise ValueError(f"counts: expected {dataset.num_classes} numbers, one a class, got {len(wanted)}")
     for label, (want, have) in enumerate(zip(wanted, dataset.counts())):
         if not 0 <= want <= have:
             raise ValueError(
-                f"counts[{label}] must lie in 0..{have} (samples of {dataset.classes[label]!r}), got {want}"
+                f"counts[{label}]: expected a value in 0..{have} (samples of {dataset.classes[label]!r}), got {want}"
             )
     kept = [rows[:want] for rows, want in zip(shuffle_classes(dataset.labels, dataset.num_classes, seed), wanted)]
     return dataset.select(torch.cat(kept).sort().values, draw="per_class_counts", counts=wanted, seed=seed)
@@ -51,7 +51,7 @@ def step_counts(num_classes: int, most: int, ratio: float, minority_fraction: fl
     """
     _require_factor("ratio", ratio)
     if not 0 <= minority_fraction <= 1:
-        raise ValueError(f"minority_fraction must lie in [0, 1], got {minority_fraction}")
+        raise ValueError(f"minority_fraction: expected a value in [0, 1], got {minority_fraction}")
     minority = round(num_classes * minority_fraction)
     return (most,) * (num_classes - minority) + (int(most / ratio),) * minority
 
@@ -85,7 +85,7 @@ def validation_split(dataset: Data, fraction: float = 0.1, seed: int = 0) -> tup
     if not isinstance(fraction, (int, float)):
         raise TypeError(f"fraction: expected a number, got {fraction!r}")
     if not 0 < fraction < 1:
-        raise ValueError(f"fraction must lie strictly between 0 and 1, got {fraction}")
+        raise ValueError(f"fraction: expected a value strictly between 0 and 1, got {fraction}")
     rest, held = split_stratified(dataset.labels, fraction, seed)
     if len(rest) == 0 or len(held) == 0:
         raise ValueError(f"fraction {fraction} of {len(dataset)} samples leaves one part empty")
@@ -105,4 +105,4 @@ def _require_factor(name: str, value: float) -> None:
     if not isinstance(value, (int, float)):
         raise TypeError(f"{name}: expected a number, got {value!r}")
     if not value >= 1:
-        raise ValueError(f"{name} must be at least 1 (the largest class over the smallest), got {value}")
+        raise ValueError(f"{name}: expected at least 1 (the largest class over the smallest), got {value}")

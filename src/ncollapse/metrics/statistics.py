@@ -32,7 +32,7 @@ class ClassStatistics:
 
     def __init__(self, num_classes: int, dim: int, device: str | torch.device = "cpu") -> None:
         if num_classes < 1 or dim < 1:
-            raise ValueError(f"num_classes and dim must be at least 1, got num_classes={num_classes}, dim={dim}")
+            raise ValueError(f"num_classes and dim: expected at least 1, got num_classes={num_classes}, dim={dim}")
         self.num_classes = num_classes
         self.dim = dim
         self.state = make_state(num_classes, dim, device)
@@ -139,7 +139,7 @@ class ClassStatistics:
         made = cls(classes, dim, device)
         for name, value in made.state.items():
             if state[name].shape != value.shape or state[name].dtype != torch.float64:
-                raise ValueError(f"{path}: {name} must be float64 of shape {tuple(value.shape)}")
+                raise ValueError(f"{path}: {name}: expected float64 of shape {tuple(value.shape)}")
         made.state = {name: state[name] for name in STATE}
         try:
             made.check()

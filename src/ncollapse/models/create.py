@@ -72,11 +72,11 @@ def create(
     torch.Size([2, 64])
     """
     if stem not in ("small", "imagenet"):
-        raise ValueError(f"stem must be 'small' or 'imagenet', got {stem!r}")
+        raise ValueError(f"stem: expected 'small' or 'imagenet', got {stem!r}")
     if num_classes < 2:
-        raise ValueError(f"num_classes must be at least 2, got {num_classes}")
+        raise ValueError(f"num_classes: expected at least 2, got {num_classes}")
     if feature_dim_linear is not None and feature_dim_linear < 1:
-        raise ValueError(f"feature_dim_linear must be at least 1, got {feature_dim_linear}")
+        raise ValueError(f"feature_dim_linear: expected at least 1, got {feature_dim_linear}")
     trunk, width, kind = _build_trunk(
         name, num_classes, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim, stem=stem
     )
@@ -131,4 +131,4 @@ def _build_head(
         return LinearHead(dim, num_classes, bias=bias, bias_init=bias_init, problem=problem)
     if head == "etf":
         return ETFHead(dim, num_classes, bias=bias, bias_init=bias_init, problem=problem)
-    raise ValueError(f"head must be 'linear' or 'etf', got {head!r}")
+    raise ValueError(f"head: expected 'linear' or 'etf', got {head!r}")

@@ -76,7 +76,7 @@ def start_convolutions(trunk: nn.Module, mode: Literal["fan_in", "fan_out"]) -> 
 
 def require_feature_dim(feature_dim: int | None) -> None:
     if feature_dim is not None and feature_dim < 1:
-        raise ValueError(f"feature_dim must be at least 1, got {feature_dim}")
+        raise ValueError(f"feature_dim: expected at least 1, got {feature_dim}")
 
 
 def count_parameters(module: nn.Module) -> int:

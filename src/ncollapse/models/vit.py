@@ -40,7 +40,7 @@ class VisionTransformer(nn.Module):
     def __init__(self, in_channels: int, image_size: int, patch: int) -> None:
         super().__init__()
         if image_size % patch:
-            raise ValueError(f"image_size must be a multiple of the patch ({patch}), got {image_size}")
+            raise ValueError(f"image_size: expected a multiple of the patch ({patch}), got {image_size}")
         self.patches = nn.Conv2d(in_channels, WIDTH, patch, stride=patch)
         self.token = nn.Parameter(torch.zeros(1, 1, WIDTH))
         self.position = nn.Parameter(torch.empty(1, (image_size // patch) ** 2 + 1, WIDTH))

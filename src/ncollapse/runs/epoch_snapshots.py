@@ -149,14 +149,14 @@ def read_epochs(folder: Path) -> tuple[EpochSnapshots, str | None]:
 
 def _load_epochs(folder: Path) -> EpochSnapshots:
     """The same; content that no run writes is a ValueError."""
+    from safetensors.numpy import load
+
     try:
         content = read_bounded(folder / FILE, LARGEST)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     found: EpochSnapshots = {}
     try:
-        from safetensors.numpy import load
-
         for key, array in load(content).items():
             epoch, _, name = key.partition("/")
             if not epoch.isdecimal() or not 0 < int(epoch) <= MOST_EPOCHS or not name:
@@ -164,6 +164,8 @@ def _load_epochs(folder: Path) -> EpochSnapshots:
             found.setdefault(int(epoch), {})[name] = array
         for epoch in sorted(found):
             _check_epoch(found[epoch], epoch)
+    except MemoryError:  # of this process, no fault of the file: what it holds must not be replaced
+        raise
     except Exception as error:  # the library raises its own kinds
         raise ValueError(str(error) or type(error).__name__) from error
     return {epoch: found[epoch] for epoch in sorted(found)}

@@ -8,7 +8,7 @@ import tomllib
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -66,6 +66,9 @@ def update(recipe: T, changes: dict[str, Any]) -> T:
 def structure_value(value: Any, kind: Any, name: str) -> Any:
     """Return a value as the type of its field asks for it, or refuse it by name."""
     import cattrs
+
+    if get_origin(kind) is Literal and value not in get_args(kind):
+        raise ValueError(f"recipe: {name}: expected one of {', '.join(map(repr, get_args(kind)))}, got {value!r}")
 
     try:
         return make_converter().structure(value, kind)
