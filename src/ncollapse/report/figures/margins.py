@@ -38,7 +38,7 @@ def draw_margins(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | 
                         "legendgroup": escape(variant.loss if many else variant.label),
                         "showlegend": False,
                         "x": compact(share, 4),
-                        "y": compact(heights, 4),
+                        "y": compact(heights, 6),  # 4 digits would draw stairs where all margins are near 1
                         "line": {"color": style.colour, "width": 1 if many else 1.6, "dash": dash},
                         "opacity": 0.5 if many else 0.85,
                         "hovertemplate": "%{x:.1%} of samples at most %{y:.3f}<extra>%{fullData.name}</extra>",
