@@ -3,6 +3,7 @@
 import dataclasses
 import doctest
 import importlib
+import json
 import re
 from pathlib import Path
 
@@ -62,3 +63,18 @@ def test_examples_in_docstrings_run(module):
     found = doctest.testmod(importlib.import_module(f"ncollapse.metrics.{module}"))
     assert found.attempted
     assert found.failed == 0
+
+
+def test_the_table_of_costs_is_the_record():
+    """Rows of classes that are apart, as the benchmark wrote them."""
+    file = Path(__file__).parents[2] / "results" / "benchmarks" / "classes-cpu.json"
+    rows = [row for row in json.loads(file.read_text(encoding="utf-8"))["rows"] if row["noise"] == 0.5]
+    wanted = []
+    for row in sorted(rows, key=lambda row: (row["d"], row["K"])):
+        other = f"{row['other']:.2f} s" + (" (scaled up)" if row["share"] > 1 else "")
+        ratios = f"{row['same_ratio']:.2f} | {row['all_ratio']:.2f}"
+        wanted.append(
+            f"| {row['K']:,} | {row['d']:,} | {row['same']:.2f} s | {row['all']:.2f} s | {other} | {ratios} |"
+        )
+    assert "\n".join(wanted) in PAGE
+    assert len(wanted) >= 9
