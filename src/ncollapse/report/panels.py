@@ -13,6 +13,8 @@ from ncollapse.report.style import FAINT, GRID, INK, PRINT, resolve
 
 Spec = dict[str, Any]
 GAP_X, GAP_Y, MARGIN = 62, 80, {"l": 54, "r": 24}
+PAGE, LETTER = 1000, 7
+"""The width of a figure and of a letter of a title, in pixels."""
 ROW = 29
 """The height of a row of the legend, as plotly draws it."""
 FONT = '-apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "Liberation Sans", sans-serif'
@@ -67,7 +69,10 @@ def build(
         common = {"gridcolor": GRID, "linecolor": FAINT, "zerolinecolor": GRID, "ticks": "outside", "tickcolor": FAINT}
         axes[f"xaxis{n}"] = {**common, "anchor": f"y{n}", "showgrid": False, "showline": True, **panel.x}
         axes[f"yaxis{n}"] = {**common, "anchor": f"x{n}", "ticks": "", **panel.y}
-        heading = {"text": f"<b>{panel.title}</b>", "xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0, "y": 1}
+        short = fit_title(panel.title, columns)
+        heading = {"text": f"<b>{short}</b>", "xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0, "y": 1}
+        if short != panel.title:
+            heading["hovertext"] = panel.title
         notes.append(
             {**heading, "xanchor": "left", "yanchor": "bottom", "yshift": 5, "showarrow": False, "font": {"size": 13}}
         )
@@ -94,7 +99,25 @@ def build(
             **layout,
         },
     }
-    return arrange(spec, 1000)
+    return arrange(spec, PAGE)
+
+
+def fit_title(title: str, columns: int) -> str:
+    """A title with as many of its parts as its panel has room for.
+
+    >>> fit_title("BCE · cifar10 · resnet18 · batch 128 · epochs 40", columns=3)
+    'BCE · cifar10 · resnet18 · …'
+    """
+    room = (PAGE // columns - GAP_X) // LETTER
+    first, *rest = title.split(" · ")
+    if len(title) <= room or not rest:
+        return title
+    short = first
+    for part in rest:
+        if len(f"{short} · {part} · …") > room:
+            break
+        short = f"{short} · {part}"
+    return f"{short} · …"
 
 
 def name_once(panels: list[Panel]) -> None:
