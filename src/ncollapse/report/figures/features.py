@@ -36,8 +36,8 @@ def draw_embedding(
         if maps is None:
             continue
         labels, tsne, pca = maps
-        upper.append(scatter_panel(f"{escape(variant.label)}: t-SNE", tsne, labels))
-        lower.append(scatter_panel(f"{escape(variant.label)}: principal components", pca, labels))
+        upper.append(scatter_panel(f"t-SNE: {escape(variant.label)}", tsne, labels))
+        lower.append(scatter_panel(f"principal components: {escape(variant.label)}", pca, labels))
     if not upper:
         return None
     # up to three side by side, t-SNE above components; more of them in rows of two pairs
