@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import reference.norm_ops as definitions
+from ncollapse.models import dense_block
 from ncollapse.models import norm as norms
 from ncollapse.models.dense_block import run_block
 from ncollapse.models.densenet import DenseBlock, DenseLayer, Transition
@@ -67,6 +68,33 @@ def test_a_shared_map_is_the_same(kernels, channels, growth, layers):
     shared = collect(block, lambda x: run_block(list(block), x), x)
     plain = collect(twin, torch.nn.Sequential(*twin), x)
     compare(shared, plain)
+
+
+def test_kernels_are_given_channels_last(kernels, monkeypatch):
+    """Whatever layout the convolution's own kernels leave a gradient in: the fused ones read it as rows of channels."""
+    differentiate, layouts = dense_block.differentiate_convolution, []
+
+    def in_another_layout(*arguments):
+        dx, d_kernel = differentiate(*arguments)
+        return dx.contiguous(), d_kernel
+
+    def note(kernel):
+        def noted(dy, *rest):
+            layouts.append(dy.is_contiguous(memory_format=torch.channels_last))
+            return kernel(dy, *rest)
+
+        return noted
+
+    monkeypatch.setattr(dense_block, "differentiate_convolution", in_another_layout)
+    if EXACT:
+        for name in ("differentiate_norm", "differentiate_channels"):
+            monkeypatch.setattr(definitions, name, note(getattr(definitions, name)))
+    block = DenseBlock(DenseLayer(16, 8), DenseLayer(24, 8)).to(DEVICE, DTYPE).to(memory_format=torch.channels_last)
+    twin = copy.deepcopy(block)
+    x = make_map(4, 16, 6, 4)
+    compare(collect(block, lambda x: run_block(list(block), x), x), collect(twin, torch.nn.Sequential(*twin), x))
+    assert all(layouts)
+    assert bool(layouts) == EXACT  # on a GPU wrong gradients would show
 
 
 def test_a_watched_block_runs_layer_by_layer(kernels, monkeypatch):

@@ -73,8 +73,10 @@ class DenseBlock(torch.autograd.Function):
                 start = ctx.channels + growth * i
                 new = total[:, start : start + growth].contiguous(memory_format=torch.channels_last)
                 dz, d_k2 = differentiate_convolution(new, z, k2, (1, 1), (1, 1), ctx.beside)
+                dz = dz.contiguous(memory_format=torch.channels_last)  # as cuDNN leaves it
                 du, _, sums2 = differentiate_norm(dz, None, u, None, w2, b2, s, layer.norm2.eps, True)
                 dh, d_k1 = differentiate_convolution(du, h, k1, (1, 1), (0, 0), ctx.beside)
+                dh = dh.contiguous(memory_format=torch.channels_last)
                 sums1 = differentiate_channels(dh, wide, stats, w1, b1, total, layer.norm1.eps)
                 grads[PARTS * i : PARTS * (i + 1)] = [sums1[0], sums1[1], d_k1, sums2[0], sums2[1], d_k2]
         first = total[:, : ctx.channels].contiguous(memory_format=torch.channels_last)
