@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 
 import torch
@@ -24,26 +24,25 @@ Fork = tuple[Tensor, Tensor]
 _here = threading.local()
 
 
-@contextmanager
-def fusing() -> Iterator[None]:
+def fusing() -> AbstractContextManager[None]:
     """Let this thread's training steps use the fused kernels too."""
-    before = getattr(_here, "fusing", False)
-    _here.fusing = True
-    try:
-        yield
-    finally:
-        _here.fusing = before
+    return _having("fusing")
+
+
+def without_kernels() -> AbstractContextManager[None]:
+    """Let this thread's networks use torch's own kernels alone."""
+    return _having("plain")
 
 
 @contextmanager
-def without_kernels() -> Iterator[None]:
-    """Let this thread's networks use torch's own kernels alone."""
-    before = getattr(_here, "plain", False)
-    _here.plain = True
+def _having(name: str) -> Iterator[None]:
+    """Set what `_here` says of this thread for a while."""
+    before = getattr(_here, name, False)
+    setattr(_here, name, True)
     try:
         yield
     finally:
-        _here.plain = before
+        setattr(_here, name, before)
 
 
 def has_kernels() -> bool:

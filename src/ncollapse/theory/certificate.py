@@ -133,13 +133,7 @@ def certify_point(point: Point) -> Certificate:
         dual_norm=norm,
         features=point.problem.features,
         num_samples=point.num_samples,
-        within_class_bound=implied.within_class,
-        duality_bound=implied.duality,
-        accuracy_bound=implied.accuracy,
-        uniform_accuracy_bound=implied.uniform_accuracy,
-        nc1_bound=implied.nc1,
-        nc2_bound=implied.nc2,
-        nc3_bound=implied.nc3,
+        **{f"{name}_bound": value for name, value in implied._asdict().items()},
     )
 
 

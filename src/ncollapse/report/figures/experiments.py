@@ -67,7 +67,7 @@ def draw_means(experiment: Experiment, records: Sequence[RunRecord]) -> Figure |
     for label, cosines in found.items():
         ideal = np.eye(len(cosines))
         for kind, matrix in (("measured", cosines), ("ideal", ideal), ("measured − ideal", cosines - ideal)):
-            panels.append(lay_matrix(escape(f"{label}: {kind}" if len(found) > 1 else kind), matrix, len(panels)))
+            panels.append(lay_matrix(escape(f"{kind}: {label}" if len(found) > 1 else kind), matrix, len(panels)))
     limit = off_diagonal_limit(list(found.values()))
     colours = scale_colours(limit)
     spec = build(panels, columns=3, row_height=260, min_width=220, coloraxis=colours, showlegend=False)
