@@ -21,20 +21,22 @@ def define(x):
 
 
 @pytest.mark.skipif(not ON_GPU and not INTERPRETED, reason="the kernel needs a GPU, or TRITON_INTERPRET=1")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(4, 3, 8, 6), (3, 1, 5, 5), (2, 2, 1, 3)])
-def test_the_kernel_matches_the_definition(shape):
+def test_the_kernel_matches_the_definition(shape, dtype):
     from ncollapse.models.fused_stem import copy_windows
 
-    x = torch.randn(shape, device=DEVICE).contiguous(memory_format=torch.channels_last)
+    x = torch.randn(shape, device=DEVICE).contiguous(memory_format=torch.channels_last).to(dtype)
     tolerance = 0.0 if ON_GPU else 2**-7  # the interpreter cuts off where a GPU rounds
     torch.testing.assert_close(copy_windows(x, stem.COLUMNS), define(x), rtol=tolerance, atol=0.0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_the_product_is_the_convolution(monkeypatch, channels):
+def test_the_product_is_the_convolution(monkeypatch, channels, dtype):
     torch.manual_seed(0)
     conv = nn.Conv2d(channels, 16, 3, padding=1, bias=False).to(DEVICE)
-    x = torch.randn(4, channels, 8, 6, device=DEVICE).contiguous(memory_format=torch.channels_last)
+    x = torch.randn(4, channels, 8, 6, device=DEVICE).contiguous(memory_format=torch.channels_last).to(dtype)
     found = []
     for product in (True, False):
         conv.zero_grad()

@@ -39,7 +39,7 @@ def can_multiply(conv: nn.Conv2d, x: Tensor) -> bool:
     plain = conv.kernel_size == (3, 3) and conv.stride == (1, 1) and conv.padding == (1, 1) and conv.bias is None
     if not plain or conv.in_channels * 9 > COLUMNS or conv._forward_hooks or conv._forward_pre_hooks:
         return False
-    return x.dtype == torch.float32 and x.is_contiguous(memory_format=torch.channels_last)
+    return x.dtype in (torch.float32, torch.bfloat16) and x.is_contiguous(memory_format=torch.channels_last)
 
 
 @custom_op("ncollapse::unfold_windows", mutates_args=(), device_types="cuda")
