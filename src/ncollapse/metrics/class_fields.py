@@ -103,11 +103,6 @@ def measure_both(
     return values
 
 
-def means_coincide(moments: Moments) -> bool:
-    """Whether all class means are equal up to rounding."""
-    return not bool(moments.centred().norms().any())
-
-
 def leave_undefined(values: dict[str, Any]) -> dict[str, Any]:
     """NaN for every field that divides by the spread of class means that coincide."""
     return {name: math.nan if name in NEEDS_RANK else value for name, value in values.items()}

@@ -12,6 +12,7 @@ from .presence import Presence
 from .products import Float32Rows, Products, narrow
 from .rows import Rows, split_range
 from .second_pass import Chunk, find_beyond
+from .transfer import copy_together
 
 
 def find_nearest(rows: Rows, x: Tensor) -> Tensor:
@@ -26,26 +27,38 @@ class NearestMeans:
     radii: the distances [P] to its own class mean up to which a sample is nearest to that mean, if they are known.
     """
 
-    def __init__(self, moments: Moments, presence: Presence, num_samples: int, radii: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        moments: Moments,
+        presence: Presence,
+        num_samples: int,
+        device: torch.device,
+        radii: Tensor | None = None,
+    ) -> None:
         rows = moments.centred()
         norms = rows.norms()
-        self.moments, self.classes, self.places = moments, presence.classes, presence.places()
-        self.num_classes, self.radii = len(presence.counts), radii
         offset = -norms.square() / 2
-        self.products = Products(rows, offset=offset)  # |x - m|^2 is least where m x - |m|^2 / 2 is largest
-        self.nearest = torch.empty(num_samples, dtype=torch.int64, device=norms.device)
-        self.right = torch.zeros((), dtype=torch.int64, device=norms.device)  # samples nearest to their own class
-        exact = num_samples * len(rows) <= FEW_SCORES or norms.device.type != "cpu"
+        self.num_classes, places = len(presence.counts), presence.places()
+        exact = num_samples * len(rows) <= FEW_SCORES or device.type != "cpu"
         self.narrow = None if exact else Float32Rows(rows)
         if self.narrow is not None:
             self.offset = self.narrow.offset(offset, moments.float32_scale)
+        self.moments = moments.on(device)
+        given = {"offset": offset, "radii": radii, "classes": presence.classes, "places": places}
+        known = {name: tensor for name, tensor in given.items() if tensor is not None}
+        known = dict(zip(known, copy_together(list(known.values()), device)))
+        self.radii, self.classes, self.places = (known.get(name) for name in ("radii", "classes", "places"))
+        # |x - m|^2 is least where m x - |m|^2 / 2 is largest
+        self.products = Products(self.moments.centred(), offset=known["offset"])
+        self.nearest = torch.empty(num_samples, dtype=torch.int64, device=device)
+        self.labels = torch.empty_like(self.nearest)
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
         place = slice(chunk.start, chunk.start + len(chunk.labels))
         found = find_beyond(self.radii, chunk, chunk.places, self._find if self.narrow is None else self._find_narrow)
         self.nearest[place] = found if self.classes is None else self.classes[found]
-        self.right += (self.nearest[place] == chunk.labels).sum()
+        self.labels[place] = chunk.labels
 
     def _centre(self, chunk: Chunk) -> Tensor:
         """The features minus the global mean of the moments."""
@@ -63,6 +76,9 @@ class NearestMeans:
         for part in split_range(len(x), tile_rows(len(means), x.device)):
             scores = chunk.room.take("scores", len(means), part.stop - part.start)
             torch.mm(means, x[part].T, out=scores).add_(offset[:, None])
+            if x.device.type != "cpu":
+                found[part] = scores.max(0).indices
+                continue
             likely = found[part][None]
             guessed = scores.gather(0, likely)
             left = (scores.scatter_(0, likely, -torch.inf).amax(0) >= guessed[0]).nonzero().flatten()
