@@ -41,7 +41,7 @@ class BoundedScores(OwnScores):
         inverse = invert(self.narrow.norms)
         self.cosines = Products(centred, scale=inverse)
         self.relative = (inverse * self.narrow.largest).to(torch.float32)
-        self.shared = torch.cat([block @ moments.global_mean for block in centred.blocks()])
+        self.shared = centred.times(moments.global_mean)
         offset = self.shared - classifier.bias
         self.offset = self.narrow.offset(offset - offset.mean(), self.scale)
         self.mean_weight = classifier.rows().mean()

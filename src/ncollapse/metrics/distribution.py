@@ -108,10 +108,10 @@ class Distribution:
     def rank(self) -> Tensor:
         """What the spread is made of: squares, least, largest, and the numbers at `quantile_places` or their bins."""
         edges = torch.stack([self.squares, self.least, self.largest])
-        places = quantile_places(self.count) if self.count else []
+        places = quantile_places(self.count) if self.count else ()
         return torch.cat([edges, self._rank_held(places) if self.exact else self._rank_binned(places)])
 
-    def _rank_held(self, places: list[int]) -> Tensor:
+    def _rank_held(self, places: Sequence[int]) -> Tensor:
         """The numbers with so many below them, for each of the places in ascending order.
 
         On the CPU many numbers are counted into bins first, and only those in the bins of these places are sorted.
@@ -134,7 +134,7 @@ class Distribution:
         before = np.where(found > 0, below[found - 1], 0)
         return torch.from_numpy(ordered_values[starts + ranks - before])
 
-    def _rank_binned(self, places: list[int]) -> Tensor:
+    def _rank_binned(self, places: Sequence[int]) -> Tensor:
         """For each place its bin, how many numbers are below the bin, and how many in it."""
         below = self._sum_copies().cumsum(0)
         found = torch.searchsorted(below, torch.tensor(places, dtype=torch.int64, device=below.device), right=True)

@@ -37,7 +37,7 @@ class ExactScores(SampleScores):
         super().__init__(classifier, moments, needs, device)
         rows = classifier.rows()
         centred = rows.centre()
-        shifts = torch.cat([block @ moments.shift for block in centred.blocks()])
+        shifts = centred.times(moments.shift)
         weight = rows.matrix if rows.is_small else classifier.weight.to(torch.float64)
         vectors = (self.anchor_scores, classifier.bias, shifts, invert(centred.norms()))
         self.weight, *columns = copy_together([weight, *vectors], device)

@@ -46,10 +46,10 @@ class Rows:
     index: Tensor | None = None
     shards: Shards | None = None
 
-    @property
+    @cached_property
     def held(self) -> int:
         """How many rows are in this process."""
-        return len(self.values) if self.index is None else len(self.index)
+        return int((self.values if self.index is None else self.index).shape[0])
 
     def __len__(self) -> int:
         return self.held if self.shards is None else sum(self.sizes)
@@ -87,6 +87,11 @@ class Rows:
         """The rows [K, d] of a small matrix, converted once."""
         values = self.values if self.index is None else self.values[self.index]
         return self._finish(values)
+
+    @cached_property
+    def products(self) -> Tensor:
+        """A A^T [K, K] of a small matrix; not to be changed."""
+        return self.matrix @ self.matrix.T
 
     def block(self, part: slice) -> Tensor:
         """Some of the rows."""
@@ -187,6 +192,12 @@ class Rows:
             factor = torch.linalg.qr(self.shards.gather(factor), mode="r").R
         return factor
 
+    def times(self, vector: Tensor) -> Tensor:
+        """The products [K] of the rows with a vector [d]."""
+        if self.is_small:
+            return self.matrix @ vector
+        return torch.cat([block @ vector for block in self.blocks()])
+
     def multiply(self, matrix: Tensor) -> Rows:
         """The rows times a matrix [d, r]."""
         if self.is_small:
@@ -238,4 +249,4 @@ def square_norms(rows: Tensor) -> Tensor:
 
 def invert(norms: Tensor) -> Tensor:
     """1 / norm, 0 where the norm is 0."""
-    return torch.where(norms > 0, 1 / norms, 0.0)
+    return norms.reciprocal().nan_to_num_(posinf=0.0)

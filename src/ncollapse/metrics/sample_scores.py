@@ -44,7 +44,7 @@ class SampleScores:
 
     def __init__(self, classifier: Classifier, moments: Moments, needs: ScoreNeeds, device: torch.device) -> None:
         num_samples, rows = int(moments.num_samples), classifier.rows()
-        self.anchor_scores = torch.cat([block @ moments.anchor for block in rows.blocks()])  # W h = W x + these
+        self.anchor_scores = rows.times(moments.anchor)  # W h = W x + these
         decided, with_margin = num_samples if needs.decisions else 0, num_samples if needs.margins else 0
         with_own, with_logits = num_samples if needs.own else 0, num_samples if needs.logits else 0
         self.needs, self.bias = needs, classifier.bias

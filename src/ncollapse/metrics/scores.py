@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ Values: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Counts: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+FEW_SORTED = 256  # so many values are sorted, of more of them only the places that are needed
 GRID = 200  # thresholds of bce-vs-ce A.2
 
 
@@ -50,17 +52,25 @@ def rank_values(values: Tensor) -> Tensor:
     count = values.numel()
     if count == 0:
         return torch.zeros(0, dtype=torch.float64, device=values.device)
-    numbers, places = values.to(torch.float64).flatten(), [0, count - 1, *quantile_places(count)]
+    numbers = values.to(torch.float64).flatten()
     if numbers.device.type != "cpu":
+        places = [0, count - 1, *quantile_places(count)]
         ordered = numbers.sort().values
         mean = torch.minimum(torch.maximum(numbers.mean(), ordered[0]), ordered[-1])
         std = (numbers - mean).square_().mean().sqrt()
         return torch.stack([mean, std, *(ordered[place] for place in places)])
-    array: Values = numbers.numpy()
-    ranked = np.partition(array, places)[places]
-    centre = min(max(float(array.mean()), ranked[0]), ranked[1])
-    away = array - centre
-    return torch.from_numpy(np.concatenate([[centre, math.sqrt(away @ away / count)], ranked]))
+    return torch.from_numpy(rank_array(numbers.numpy()))
+
+
+def rank_array(array: Values) -> Values:
+    """`rank_values` of an array [n], n at least 1."""
+    count = len(array)
+    places = [0, count - 1, *quantile_places(count)]
+    ordered = np.sort(array) if count <= FEW_SORTED else np.partition(array, places)
+    least, largest, *ranked = ordered[places].tolist()
+    mean = min(max(float(np.add.reduce(array)) / count, least), largest)
+    away = array - mean
+    return np.array([mean, math.sqrt(away @ away / count), least, largest, *ranked])
 
 
 def finish_spread(numbers: Sequence[float], count: int) -> Spread:
@@ -88,14 +98,15 @@ def make_spread(
     return Spread(mean, std, least, q05, q25, median, q75, q95, largest, count)
 
 
-def quantile_places(count: int) -> list[int]:
+@lru_cache(maxsize=16)
+def quantile_places(count: int) -> tuple[int, ...]:
     """The places in the order of so many values that their quantiles are made of.
 
     >>> quantile_places(11)
-    [0, 1, 2, 3, 5, 6, 7, 8, 9, 10]
+    (0, 1, 2, 3, 5, 6, 7, 8, 9, 10)
     """
     below = [int(level * (count - 1)) for level in LEVELS]
-    return sorted({*below, *(min(place + 1, count - 1) for place in below)})
+    return tuple(sorted({*below, *(min(place + 1, count - 1) for place in below)}))
 
 
 def interpolate(ranked: Mapping[int, float], count: int) -> list[float]:

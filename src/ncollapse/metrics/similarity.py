@@ -50,10 +50,13 @@ class DirectionSums:
             mean = self.sums[part] / counts[part].clamp_min(1.0)[:, None]
             squares += mean.square().sum()
             total += mean.sum(0)
-        inside, total = float(rows.add_up(squares)), rows.add_up(total)
-        classes = int(rows.add_up((counts > 0).sum()))
+        filled, total = (counts > 0).sum(), rows.add_up(total)
+        inside, present, everything = torch.stack(
+            [rows.add_up(squares), rows.add_up(filled).to(squares), total.square().sum()]
+        ).tolist()
+        classes = int(present)
         if classes < 2:
             return float("nan"), float("nan")
-        between = float(total.square().sum()) - inside
+        between = everything - inside
         compact, distinct = (1 + inside / classes) / 2, (1 - between / (classes * (classes - 1))) / 2
         return min(max(compact, 0.0), 1.0), min(max(distinct, 0.0), 1.0)
