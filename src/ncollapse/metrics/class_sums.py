@@ -32,6 +32,7 @@ class ClassSums:
     anchor: Tensor  # [d]
     feature_energy: float  # mean of |h|^2
     directions: DirectionSums | None  # of h / |h|, where asked for
+    chunk: tuple[Tensor, Tensor] | None = None  # h - anchor and labels of all samples, if they were one chunk of arrays
 
 
 def sum_classes(
@@ -45,7 +46,9 @@ def sum_classes(
     units = DirectionSums.zeros(classes, source.dim, source.device) if directions else None
     anchor: Tensor | None = None
     room = room or Workspace(source.device)
+    chunks = 0
     for features, labels in source.read(source.rows(), room):
+        chunks += 1
         if source.num_classes is None and len(labels):
             largest = int(labels.max())
             if num_classes is None and largest >= len(counts):
@@ -73,7 +76,8 @@ def sum_classes(
     if not math.isfinite(energy):  # NaN and Inf reach it
         refuse_non_finite(source, source.rows())
     refuse_scale_of(source, energy)
-    return ClassSums(counts, sums, energies, anchor, energy, DirectionSums(directed[0]) if directed else None)
+    chunk = (features, labels) if chunks == 1 and source.num_classes is not None else None
+    return ClassSums(counts, sums, energies, anchor, energy, DirectionSums(directed[0]) if directed else None, chunk)
 
 
 def _grow(values: Tensor, rows: int) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,16 @@ def tile_rows(num_classes: int, device: torch.device) -> int:
     return max(64, (CUDA_SCORES if device.type == "cuda" else CPU_SCORES) // num_classes)
 
 
+class NearestScores(Protocol):
+    """What takes the scores of the class means, found in the same product: `nearest_means.NearestMeans`."""
+
+    moments: Moments
+    around_anchor: Tensor  # [P] to be added to the products of class means and features around the anchor
+
+    def put(self, place: slice, labels: Tensor, scores: Tensor) -> None:
+        """Take the scores [P, c] of some samples."""
+
+
 class ExactScores(SampleScores):
     """Every score in float64; products of several chunks wait for one look at them all."""
 
@@ -33,19 +45,25 @@ class ExactScores(SampleScores):
         needs: ScoreNeeds,
         energy: float,
         device: torch.device,
+        nearest: NearestScores | None = None,
     ) -> None:
         super().__init__(classifier, moments, needs, device)
         rows = classifier.rows()
         centred = rows.centre()
         shifts = centred.times(moments.shift)
         weight = rows.matrix if rows.is_small else classifier.weight.to(torch.float64)
-        vectors = (self.anchor_scores, classifier.bias, shifts, invert(centred.norms()))
+        vectors = [self.anchor_scores, classifier.bias, shifts, invert(centred.norms())]
+        vectors += [] if nearest is None else [nearest.around_anchor]
         self.weight, *columns = copy_together([weight, *vectors], device)
-        self.bias = columns[1]
+        self.bias, self.classes, self.nearest = columns[1], len(weight), nearest
+        if nearest is not None:
+            self.weight = torch.cat([self.weight, nearest.moments.offsets])
+            self.around_anchor = columns.pop()[:, None]
         self.anchored, self.thresholds, self.shifts, self.inverse = (column[:, None] for column in columns)
         self.negatives = open_negatives(classifier, moments, classes, energy, device) if needs.negatives else None
-        capacity = min(tile_rows(len(weight), device), len(self.labels))
-        self.products, self.other = (self.weight.new_empty(len(weight), capacity) for _ in range(2))  # W x, a class a row
+        capacity = min(tile_rows(len(self.weight), device), len(self.labels))
+        self.products = self.weight.new_empty(len(self.weight), capacity)  # W x, a class a row
+        self.other = self.weight.new_empty(self.classes, capacity)
         self.distances = self.weight.new_empty(capacity if needs.margins else 0)
         self.waiting = slice(0, 0)  # the samples whose products wait
 
@@ -75,7 +93,10 @@ class ExactScores(SampleScores):
         place, count = self.waiting, self.waiting.stop - self.waiting.start
         if not count:
             return
-        scores, other = self.products[:, :count], self.other[:, :count]
+        scores, other = self.products[: self.classes, :count], self.other[:, :count]
+        if self.nearest is not None:
+            means = self.products[self.classes :, :count].add_(self.around_anchor)
+            self.nearest.put(place, self.labels[place], means)
         if self.needs.margins:
             self._add_margins(place, scores, self.distances[:count], other)
         self._add_scores(place, scores.add_(self.anchored), other)

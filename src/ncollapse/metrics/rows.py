@@ -226,7 +226,7 @@ def add_gram(total: Tensor, rows: Tensor) -> None:
 def add_by_class(
     sums: Tensor, labels: Tensor, rows: Tensor, scale: Tensor | None = None, room: Workspace | None = None
 ) -> None:
-    """Add each row (times its scale) to its class's row of `sums` [K, d]."""
+    """Add each row (times its scale) to its class's row of `sums` [K, d]; without room the rows may be overwritten."""
     if len(sums) <= ONE_HOT_CLASSES and sums.device.type != "cpu":
         marks = torch.zeros(len(labels), len(sums), dtype=sums.dtype, device=sums.device)
         if scale is None:
@@ -236,7 +236,7 @@ def add_by_class(
         sums.addmm_(marks.T, rows)
         return
     if scale is not None:
-        out = None if room is None else room.take("scaled rows", *rows.shape)
+        out = rows if room is None else room.take("scaled rows", *rows.shape)
         rows = torch.mul(rows, scale[:, None], out=out)
     sums.index_add_(0, labels, rows)
 

@@ -50,8 +50,8 @@ class SamplePass:
     ) -> None:
         self.moments, self.presence, self.wanted, self.device = moments, presence, wanted, device
         self.found: dict[str, Tensor] = {}
-        self.scores = self._open_scores(classifier, feature_energy)
         self.nearest = self._open_nearest(reference)
+        self.scores = self._open_scores(classifier, feature_energy)
         self.within: WithinClasses | None = None
         self.directions: CentredDirections | None = None
         scatter = wanted.any(*SCATTER) and presence.comparable
@@ -81,7 +81,10 @@ class SamplePass:
         else:
             exact = samples * classes <= FEW_SCORES
         options = (classifier, self.moments, self.presence.classes, needs, feature_energy)
-        return ExactScores(*options, self.device) if exact or self.device.type != "cpu" else BoundedScores(*options)
+        if not exact and self.device.type == "cpu":
+            return BoundedScores(*options)
+        joint = self.nearest if self.nearest is not None and self.nearest.is_joinable(self.moments) else None
+        return ExactScores(*options, self.device, joint)
 
     def _open_nearest(self, reference: Reference | None) -> NearestMeans | None:
         if not self.wanted.any(*NEAREST):
@@ -97,7 +100,8 @@ class SamplePass:
 
     def run(self, source: Source, first: ClassSums, room: Workspace) -> Moments:
         """Read the samples again, where anything needs them; returns the moments with variances and scatter."""
-        parts = (self.directions, self.scores, self.nearest, self.within)
+        joined = isinstance(self.scores, ExactScores) and self.scores.nearest is not None
+        parts = (self.scores, None if joined else self.nearest, self.within, self.directions)
         accumulators: list[Accumulator] = [part for part in parts if part is not None]
         if not accumulators:
             return self.moments

@@ -6,7 +6,7 @@ the first addition on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -118,11 +118,11 @@ def read_again(
     """
     start = 0
     check = None if source.num_classes is not None else _SameSamples(first, moments, places)
-    for features, labels in source.read(source.rows(), room):
+    for x, labels in _read_around(source, first, moments.anchor, room):
         if check is not None:
             check.look_at(labels, start)
         index = labels if places is None else places[labels]
-        chunk = Chunk(features.sub_(moments.anchor), labels, index, start, moments, room)  # in place: a chunk is ours
+        chunk = Chunk(x, labels, index, start, moments, room)
         if check is not None:
             check.add(chunk)
         for accumulator in accumulators:
@@ -130,6 +130,17 @@ def read_again(
         start += len(labels)
     if check is not None:
         check.finish()
+
+
+def _read_around(
+    source: Source, first: ClassSums, anchor: Tensor, room: Workspace
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Features minus the anchor and labels, chunk by chunk; a single chunk is still there from the first pass."""
+    if first.chunk is not None:
+        yield first.chunk
+        return
+    for features, labels in source.read(source.rows(), room):
+        yield features.sub_(anchor), labels  # in place: a chunk is ours
 
 
 class _SameSamples:
@@ -199,11 +210,11 @@ class WithinClasses:
 
 
 class CentredDirections:
-    """The unit vectors of features minus the global mean, summed by class."""
+    """The unit vectors of features minus the global mean, summed by class; the last to use the centred features."""
 
     def __init__(self, moments: Moments) -> None:
         self.directions = DirectionSums(torch.zeros_like(moments.offsets))
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
-        self.directions.add(chunk.centred, chunk.places, chunk.inverse, chunk.room)
+        self.directions.add(chunk.centred, chunk.places, chunk.inverse, None)
