@@ -220,9 +220,13 @@ def count_between(values: Tensor, edges: Values) -> Counts:
     [1, 3]
     """
     counts: Counts
-    if values.device.type == "cpu":  # NumPy is fast where it may assume even edges, and compares with them afterwards
+    if values.device.type == "cpu":
         found: Values = values.numpy()
-        counts = np.histogram(found, len(edges) - 1, (float(edges[0]), float(edges[-1])))[0].astype(np.int64)
+        if bool((edges[1:] > edges[:-1]).all()):  # a fast guess from even edges, which NumPy then compares with them
+            counted = np.histogram(found, len(edges) - 1, (float(edges[0]), float(edges[-1])))[0]
+        else:  # so close that some edges are equal
+            counted = np.histogram(found[found < np.inf], edges)[0]
+        counts = counted.astype(np.int64)
         return counts
     bounds = torch.from_numpy(edges).to(values.device)
     places = torch.searchsorted(bounds, values, right=True).clamp_(1, len(edges) - 1) - 1

@@ -117,6 +117,7 @@ class Measured:
     moments: Moments
     presence: Presence
     scores: SampleScores | None = None
+    classifier: Classifier | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -155,7 +156,7 @@ def measure_source(
     values |= measure_class_fields(moments, presence, classifier, problem, wanted, notes)
     if wanted.any("numerical_rank"):
         values["numerical_rank"] = measure_numerical_rank(source, presence)
-    return Measured(finish(values, wanted), moments, presence, second.scores, notes)
+    return Measured(finish(values, wanted), moments, presence, second.scores, classifier, notes)
 
 
 def measure_statistics(
