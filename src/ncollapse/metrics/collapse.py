@@ -117,7 +117,7 @@ class Moments:
         if whitening is not None:
             whitening = whitening._replace(directions=placed.pop())
         made = Moments(*placed, whitening=whitening)
-        made.__dict__ |= {"rounding": self.rounding, "num_samples": self.num_samples}
+        made.__dict__.update({"rounding": self.rounding, "num_samples": self.num_samples})
         return made
 
 
