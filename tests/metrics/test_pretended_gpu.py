@@ -7,10 +7,9 @@ import pytest
 import torch
 
 import ncollapse as nc
-from ncollapse.metrics import collect
-
-from reference.pretend_gpu import PretendGpu
 from metrics.test_definitions import agree
+from ncollapse.metrics import collect
+from reference.pretend_gpu import PretendGpu
 
 WAITS = 6  # labels, classifier, first pass, second pass, and two to spare
 

@@ -132,9 +132,7 @@ def read_again(
         check.finish()
 
 
-def _read_around(
-    source: Source, first: ClassSums, anchor: Tensor, room: Workspace
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _read_around(source: Source, first: ClassSums, anchor: Tensor, room: Workspace) -> Iterator[tuple[Tensor, Tensor]]:
     """Features minus the anchor and labels, chunk by chunk; a single chunk is still there from the first pass."""
     if first.chunk is not None:
         yield first.chunk
@@ -217,4 +215,4 @@ class CentredDirections:
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
-        self.directions.add(chunk.centred, chunk.places, chunk.inverse, None)
+        self.directions.add(chunk.centred, chunk.places, chunk.inverse, out=chunk.centred)
