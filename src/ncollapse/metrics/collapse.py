@@ -110,12 +110,12 @@ class Moments:
         """What the passes over samples need of them, on the device of the samples."""
         if self.offsets.device == device:
             return self
-        names, whitening = ("counts", "offsets", "anchor", "shift", "energies"), self.whitening
-        given = [getattr(self, name) for name in names]
-        placed = copy_together(given if whitening is None else [*given, whitening.directions], device)
+        given, whitening = [self.counts, self.offsets, self.anchor, self.shift, self.energies], self.whitening
+        directions = [] if whitening is None else [whitening.directions]
+        counts, offsets, anchor, shift, energies, *directions = copy_together([*given, *directions], device)
         if whitening is not None:
-            whitening = whitening._replace(directions=placed[-1])
-        made = Moments(**dict(zip(names, placed)), whitening=whitening)
+            whitening = whitening._replace(directions=directions[0])
+        made = Moments(counts, offsets, anchor, shift, energies, whitening=whitening)
         made.__dict__.update({"rounding": self.rounding, "num_samples": self.num_samples})
         return made
 
