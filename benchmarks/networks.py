@@ -2,8 +2,9 @@
 
     python benchmarks/train.py --models resnet18 resnet50 vit-small --json OUT
 
-Every column trains on the same random batch, in bfloat16 as our loader makes it, with bfloat16 autocast, channels-last memory, cuDNN's search and torch's
-fused optimiser. All but the first column of the others are captured whole in a CUDA graph, as ours is.
+Every column trains on the same random batch, in bfloat16 as our loader makes it, with bfloat16 autocast, channels-last
+memory, cuDNN's search and torch's fused optimiser. All but the first column of the others are captured whole in a CUDA
+graph, as ours is.
 
     ours          as `ncollapse train` runs it
     eager         the same network with torch's own kernels, launched one by one
