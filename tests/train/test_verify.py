@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ncollapse.models import create, norm
-from ncollapse.train import verify
+from ncollapse.train import verified, verify
 from ncollapse.train.verify import differentiate_features, find_fault
 
 
@@ -71,6 +71,47 @@ def test_a_network_that_enlarges_rounding_is_not_taken_for_a_fault(model, monkey
     assert find_fault(model, torch.zeros(1), "bf16") is None
     errors[True] = 2.6
     assert "gradients differ by 2.6 of the norm, and 1.9 are allowed" in find_fault(model, torch.zeros(1), "bf16")
+
+
+def test_a_comparison_that_passed_is_not_repeated(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCOLLAPSE_CACHE", str(tmp_path))
+    facts = ("resnet18", "bf16", (3, 32, 32), "a GPU", 13000, "2.11.0", "3.6.0")
+    assert not verified.was_verified(*facts)
+    verified.remember_verified(*facts)
+    assert verified.was_verified(*facts)
+    for i in range(len(facts)):
+        assert not verified.was_verified(*facts[:i], "another", *facts[i + 1 :])
+    monkeypatch.setattr(verified, "_digest_sources", lambda: "other kernels")
+    assert not verified.was_verified(*facts)
+
+
+def test_a_cache_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NCOLLAPSE_CACHE", str(tmp_path / "file"))
+    verified.remember_verified("resnet18")
+    assert not verified.was_verified("resnet18")
+
+
+def test_the_cache_is_in_the_users_folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("NCOLLAPSE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert verified.locate_cache() == tmp_path / "ncollapse"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert verified.locate_cache() == tmp_path / ".cache" / "ncollapse"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_verification_on_this_gpu_is_remembered(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCOLLAPSE_CACHE", str(tmp_path))
+    monkeypatch.setattr(verify, "_verified", set())
+    asked = []
+    monkeypatch.setattr(verify, "find_fault", lambda *args: asked.append(args))
+    model, x = create("wide-resnet18-0.25", 10).cuda(), torch.zeros(2, 3, 32, 32, device="cuda")
+    verify.verify_kernels("wide-resnet18-0.25", model, x, "bf16")
+    verify._verified.clear()
+    verify.verify_kernels("wide-resnet18-0.25", model, x, "bf16")
+    assert len(asked) == 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -2,6 +2,7 @@
 
 The kernels are compiled for whatever GPU, driver and Triton are there. One forward and backward pass of the network on
 a few samples of the run shows whether they work; where they do not, torch's own kernels are used and a warning says so.
+A comparison that has passed is not repeated on the same GPU with the same versions (`verified`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import torch
 from torch import Tensor
 
 from ncollapse.models import Network, norm
+from ncollapse.runs.environment import find_version
 from ncollapse.train.backend import switch_precision
 from ncollapse.train.capture import CAPTURING
 from ncollapse.train.objective import autocast
+from ncollapse.train.verified import remember_verified, was_verified
 
 Pair = tuple[Tensor, Tensor]
 """Features and gradients."""
@@ -37,12 +40,20 @@ def verify_kernels(name: str, model: Network, x: Tensor, precision: str) -> None
     with CAPTURING:  # not beside another run's capture, and once for the runs that share a GPU
         if not (x.is_cuda and norm.HAS_TRITON) or key in _verified:
             return
-        fault = find_fault(model, x[:SAMPLES].float(), precision)
+        facts = name, precision, tuple(x.shape[1:]), *describe_gpu(x.device)
+        fault = None if was_verified(*facts) else find_fault(model, x[:SAMPLES].float(), precision)
         if fault is None:
             _verified.add(key)
+            remember_verified(*facts)
             return
         norm.HAS_TRITON = False
     log.warning("model.name = %r: the fused kernels are not used on this GPU, torch's own are: %s", name, fault)
+
+
+def describe_gpu(device: torch.device) -> tuple[object, ...]:
+    """What the kernels are compiled for, and by what."""
+    driver = getattr(torch._C, "_cuda_getDriverVersion", lambda: None)()
+    return torch.cuda.get_device_name(device), driver, torch.__version__, find_version("triton")
 
 
 def find_fault(model: Network, x: Tensor, precision: str) -> str | None:
