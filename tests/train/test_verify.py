@@ -8,6 +8,13 @@ from ncollapse.train import verified, verify
 from ncollapse.train.verify import differentiate_features, find_fault
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Comparisons that passed elsewhere do not count here."""
+    monkeypatch.setenv("NCOLLAPSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(verify, "_verified", set())
+
+
 @pytest.fixture
 def model():
     torch.manual_seed(0)
@@ -128,18 +135,20 @@ def test_images_in_bfloat16_are_compared_in_float32(model, monkeypatch):
         """As the loaders of a run in bfloat16 give them."""
 
         is_cuda, device, images = True, torch.device("cuda"), torch.randn(8, 3, 8, 8).bfloat16()
+        shape = images.shape
 
         def __getitem__(self, which):
             return self.images[which]
 
     monkeypatch.setattr(norm, "HAS_TRITON", True)
+    monkeypatch.setattr(verify, "describe_gpu", lambda _: ("a GPU",))
     verify.verify_kernels("a network of its own", model, OnGPU(), "bf16")
     assert norm.HAS_TRITON
 
 
 def test_a_fault_switches_the_kernels_off(model, monkeypatch, caplog):
     class OnGPU:
-        is_cuda, device = True, torch.device("cuda")
+        is_cuda, device, shape = True, torch.device("cuda"), (8, 3, 8, 8)
 
         def __getitem__(self, _):
             return self
@@ -148,6 +157,7 @@ def test_a_fault_switches_the_kernels_off(model, monkeypatch, caplog):
             return self
 
     monkeypatch.setattr(norm, "HAS_TRITON", True)
+    monkeypatch.setattr(verify, "describe_gpu", lambda _: ("a GPU",))
     monkeypatch.setattr(verify, "find_fault", lambda *_: "no such instruction")
     verify.verify_kernels("resnet18", model, OnGPU(), "bf16")
     assert not norm.HAS_TRITON
