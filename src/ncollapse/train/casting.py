@@ -33,10 +33,13 @@ class CastTogether(torch.autograd.Function):
 
 
 class CastFeatures:
-    """`model.features` for training under bfloat16 autocast, which would cast each layer's weights by itself."""
+    """`model.features` for training under bfloat16 autocast, which would cast each layer's weights by itself.
 
-    def __init__(self, model: Network) -> None:
-        self.model = model
+    With `overlap` a captured step uses streams of its own for what can go on side by side.
+    """
+
+    def __init__(self, model: Network, *, overlap: bool = True) -> None:
+        self.model, self.overlap = model, overlap
         self.beside: Beside | None = None
         self.weights = {
             f"{name}.weight" if name else "weight": module.weight
@@ -53,7 +56,7 @@ class CastFeatures:
 
     def find_beside(self, x: Tensor) -> Beside | None:
         """Streams for what can go on side by side in a captured step; launched one by one, nothing overlaps."""
-        if not (x.is_cuda and is_fusing() and torch.is_grad_enabled()):
+        if not (self.overlap and x.is_cuda and is_fusing() and torch.is_grad_enabled()):
             return None
         if self.beside is None or self.beside.own != torch.cuda.current_stream(x.device):
             self.beside = Beside(x.device)
