@@ -134,8 +134,8 @@ def time_column(column: str, name: str, device: torch.device, batch: int, autotu
         loss = LossSpec("ce").make().to(device)
         objective = Objective(network, loss, DecaySpec(), precision="bf16")
         if column in OURS:
-            cast = CastFeatures(network, overlap=column == "ours")
-            objective.features = torch.compile(network.features) if name in COMPILE_FROM_STEPS else cast
+            compiles = name in COMPILE_FROM_STEPS
+            objective.features = CastFeatures(network, overlap=column == "ours", compile=compiles)
         elif column == "compiled":
             mode = "max-autotune-no-cudagraphs" if autotune else None
             objective.features = torch.compile(network.features, mode=mode)

@@ -102,10 +102,11 @@ def prepare(
         x, y = loaders.train.prepare(1, 0)
         verify_kernels(recipe.model.name, model, x, recipe.precision)
         verify_last_layer(objective, y)
-    if compile:
+    ours = ":" not in recipe.model.name  # others may use weights in their way
+    if ours and graph and recipe.precision == "bf16":
+        objective.features = CastFeatures(model, compile=compile)
+    elif compile:
         objective.features = torch.compile(model.features)
-    elif graph and recipe.precision == "bf16" and ":" not in recipe.model.name:  # others may use weights in their way
-        objective.features = CastFeatures(model)
     minimised = objective if world.size == 1 else nn.parallel.DistributedDataParallel(objective)
     solver = optimiser.make(recipe.optim, model)
     tally = Tally(world.device)
