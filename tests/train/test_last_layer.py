@@ -91,7 +91,7 @@ def test_small_losses_keep_their_digits(loss):
     exact.load_state_dict(head.state_dict())
     _, wanted, *gradients = differentiate(lambda h, y: (loss(exact(h), y),) * 2, features.double(), exact, target)
     assert 0 < wanted < 1e-5
-    assert value == pytest.approx(wanted.item(), rel=1e-5)
+    assert value.item() == pytest.approx(wanted.item(), rel=1e-5)
     for a, b in zip(found[:2], gradients[:2]):
         assert (a - b).norm() <= 1e-5 * b.norm()
 

@@ -53,6 +53,7 @@ class Captured:
         key = kernels, *((buffer.shape, buffer.dtype) for buffer in buffers)
 
         def capture() -> tuple[torch.cuda.CUDAGraph, Any]:
+            torch.cuda.set_device(stream.device)  # cuBLAS warns where a thread has no context yet
             with torch.cuda.stream(stream), torch.set_grad_enabled(grad), fusing(), _searching(search):
                 return _capture(work, buffers, pool)
 
