@@ -78,9 +78,7 @@ def finish_spread(numbers: Sequence[float], count: int) -> Spread:
     if count == 0:
         return Spread()
     mean, std, least, largest, *ranked = numbers
-    return make_spread(
-        mean, std, interpolate(dict(zip(quantile_places(count), ranked)), count), least, largest, count
-    )
+    return make_spread(mean, std, interpolate(dict(zip(quantile_places(count), ranked)), count), least, largest, count)
 
 
 def sort_values(values: Tensor) -> Tensor:

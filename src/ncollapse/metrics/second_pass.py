@@ -132,9 +132,7 @@ def read_again(
         check.finish()
 
 
-def _read_around(
-    source: Source, first: ClassSums, anchor: Tensor, room: Workspace
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _read_around(source: Source, first: ClassSums, anchor: Tensor, room: Workspace) -> Iterator[tuple[Tensor, Tensor]]:
     """Features minus the anchor and labels, chunk by chunk; a single chunk is still there from the first pass."""
     if first.chunk is not None:
         yield first.chunk

@@ -11,7 +11,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-
 KEPT_BYTES = 1 << 22  # the largest piece that is kept from one measurement to the next: 4 MB
 
 _kept = threading.local()
