@@ -83,7 +83,7 @@ def test_many_samples_need_no_more_waits(monkeypatch):
 @pytest.mark.parametrize("case", ["few classes", "empty class", "K > d"])
 def test_class_level_work_on_the_gpu_finds_the_same(case, monkeypatch):
     """As it is done for many classes."""
-    monkeypatch.setattr("ncollapse.metrics.transfer.HOST_CLASSES", 0)
+    monkeypatch.setattr("ncollapse.metrics.transfer.HOST_VALUES", 0)
     data = draw(**CASES[case])
     expected = measure(*data)
     with PretendGpu() as gpu:
@@ -120,6 +120,18 @@ def test_min_count_and_reference_and_batches():
         batches = [(gpu.move(x), gpu.move(y)) for x, y in zip(features.split(17), labels.split(17))]
         found = measure(batches, weight=gpu.move(weight), bias=bias)
     compare(found, expected)
+
+
+@pytest.mark.parametrize("host_values", [0, 1 << 15])
+@pytest.mark.parametrize("case", ["few classes", "empty class", "K > N"])
+def test_numerical_rank(case, host_values, monkeypatch):
+    monkeypatch.setattr("ncollapse.metrics.transfer.HOST_VALUES", host_values)
+    data = draw(**CASES[case])
+    expected = measure(*data, numerical_rank=True)
+    with PretendGpu() as gpu:
+        found = measure(*(gpu.move(value) for value in data), numerical_rank=True)
+    compare(found, expected)
+    assert found.numerical_rank == pytest.approx(expected.numerical_rank, rel=1e-12)
 
 
 def test_collect_waits_little_longer():

@@ -104,6 +104,17 @@ def test_orders_of_magnitude_are_counted_from_the_largest_value(end, holds):
     assert claims.falls_by_orders([({}, run(history=curve(1.0)))]).holds is None
 
 
+@pytest.mark.parametrize(("end", "other", "holds"), [(0.5, None, None), (0.01, None, True), (0.5, 0.9, False)])
+def test_a_small_fall_says_nothing_where_the_start_was_not_measured(end, other, holds):
+    rows = [{"epoch": epoch, "train": {"nc1": value}} for epoch, value in ((10, 1.0), (50, end))]
+    runs = [({}, run(history=rows))]
+    if other is not None:
+        runs.append(({}, run(history=curve(1.0, other))))
+    found = claims.falls_by_orders(runs)
+    assert found.holds is holds
+    assert ("the start of 1 run was not measured" in found.detail) is (end == 0.5)
+
+
 @pytest.mark.parametrize(("other", "holds"), [(0.952, True), (0.96, False)])
 def test_the_losses_agree_within_the_range(other, holds):
     pairs = [

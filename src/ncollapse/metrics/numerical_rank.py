@@ -26,14 +26,15 @@ def measure_numerical_rank(source: Source, presence: Presence) -> float:
     rows = max(source.rows(), 2 * source.dim)
     ranks: list[Tensor] = []
     for start in range(0, len(members), group):
-        factors = {member: torch.zeros(0, source.dim).to(presence.counts) for member in members[start : start + group]}
+        factors: dict[int, Tensor | None] = dict.fromkeys(members[start : start + group])
         for features, labels in source.read(rows):
             for member in set(labels.tolist()):
                 if member in factors:
-                    stacked = torch.cat([factors[member], features[labels == member]])
+                    stacked, before = features[labels == member], factors[member]
+                    stacked = stacked if before is None else torch.cat([before, stacked])
                     full = len(stacked) > source.dim
                     factors[member] = torch.linalg.qr(stacked, mode="r").R if full else stacked
         for factor in factors.values():
-            singular = torch.linalg.svdvals(factor)
+            singular = torch.linalg.svdvals(factor)  # every class that is present has one
             ranks.append(singular.sum().square() / singular.square().sum())
     return float(torch.stack(ranks).mean())

@@ -33,7 +33,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
         *("uniform_accuracy", "compactness", "distinctiveness", "weight_energy", "feature_energy", "numerical_rank"),
         *("mean_orthogonality", "cosine_margin", "positive_score", "negative_score", "bias"),
     ),
-    "test": ("nc1", "nc4", "accuracy", "uniform_accuracy", "compactness", "compactness_uncentred", "distinctiveness"),
+    "test": (
+        *("nc1", "nc4", "accuracy", "uniform_accuracy", "compactness", "compactness_uncentred", "distinctiveness"),
+        *("positive_score", "negative_score"),
+    ),
     "validation": ("accuracy", "uniform_accuracy"),
     "certificate": ("gap", "relative_gap"),
     "time": ("epoch_s", "measure_s", "elapsed_s"),

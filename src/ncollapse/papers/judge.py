@@ -2,9 +2,11 @@
 
 A number is reproduced within 1 % of the published one (5 % under SGD, whose bias depends on its start), within three
 standard deviations over seeds, or within the last printed digit; accuracies within one point; compactness and
-distinctiveness within two. A number outside these bounds is reproduced in direction if BCE and CE are ordered as in the
-paper. Numbers that nothing was printed for, that had not converged in the paper's own run, or that a formula gives from
-others are not judged; those of runs below a quarter of the epochs asked for are too short to judge.
+distinctiveness within two. Where the epoch with the best test accuracy is reported, our number stands for its range
+over the epochs that are tied with ours (`tied_epochs`). A number outside these bounds is reproduced in direction if BCE
+and CE are ordered as in the paper. Numbers that nothing was printed for, that had not converged in the paper's own run,
+or that a formula gives from others are not judged; those of runs below a quarter of the epochs asked for are too short
+to judge.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from ncollapse.papers import publications
 from ncollapse.papers.experiment import Experiment, Point
 from ncollapse.papers.matching import Match, epochs_of, is_trial
 from ncollapse.papers.publications import Cell, Publication, tabulated_alpha
+from ncollapse.papers.tied_epochs import Range, find_tied_range
 from ncollapse.runs.record import RunRecord
 
 Verdict = Literal["reproduced", "reproduced in direction", "not reproduced", "not run", "not judged", "too short"]
@@ -40,7 +43,8 @@ class Line:
     """One number of an experiment: what was published, what our runs gave (one value a seed), what theory predicts.
 
     `epochs` is how long our runs were, `asked` how long the experiment asks for. `passed_at` is the last epoch at which
-    a run that reports its best epoch had the published number, None if it never had it.
+    a run that reports its best epoch had the published number, None if it never had it. `tied` is how far our number
+    changes, down and up, over the epochs that are tied with the best one.
     """
 
     row: str
@@ -54,6 +58,7 @@ class Line:
     epochs: tuple[int, ...] = ()
     asked: int | None = None
     passed_at: int | None = None
+    tied: Range = (0.0, 0.0)
     verdict: Verdict = "not run"
 
     @property
@@ -83,6 +88,21 @@ class Line:
         if self.ours is None or self.published is None or self.published.value == 0:
             return None
         return self.ours / self.published.value - 1
+
+    @property
+    def distance(self) -> float:
+        """How far the published number is from ours, or from the range of ours over tied epochs; NaN without both."""
+        if self.ours is None or self.published is None:
+            return math.nan
+        low, high = (self.ours + change - self.published.value for change in self.tied)
+        return max(low, -high, 0.0)
+
+    @property
+    def needs_ties(self) -> bool:
+        """Whether the number is reproduced at an epoch tied with the best one, and not at the best one itself."""
+        if self.ours is None or self.published is None or self.verdict != "reproduced":
+            return False
+        return abs(self.ours - self.published.value) > tolerance(self)
 
 
 def compare(experiment: Experiment, matches: Sequence[Match]) -> list[Line]:
@@ -115,7 +135,7 @@ def judge(line: Line, lines: Sequence[Line], *, unsettled: bool = False) -> Line
         return replace(line, verdict="too short")
     if line.published is None or unsettled or line.field == "alpha":
         return replace(line, verdict="not judged")
-    if abs(line.ours - line.published.value) <= tolerance(line):
+    if line.distance <= tolerance(line):
         return replace(line, verdict="reproduced")
     return replace(line, verdict="reproduced in direction" if _keeps_order(line, lines) else "not reproduced")
 
@@ -152,6 +172,8 @@ def sum_up(lines: Sequence[Line]) -> tuple[Verdict, str]:
     unjudged = sum(line.verdict == "not judged" and line.published is not None for line in lines)
     trials = sum(line.verdict == "too short" and line.published is not None for line in lines)
     detail = f"{exact} of {len(counted)} number{'' if len(counted) == 1 else 's'} reproduced"
+    ties = sum(line.needs_ties for line in lines)
+    detail += f" ({ties} at a tied epoch)" if ties else ""
     detail += f", {direction} in direction" if direction else ""
     detail += f", {unjudged} not judged" if unjudged else ""
     detail += f", {trials} too short to judge" if trials else ""
@@ -212,7 +234,16 @@ def _make_line(field: str, found: Match, cell: Cell | None, row: str) -> Line:
         epochs=tuple(sorted({epochs_of(record) for _, record in pairs})),
         asked=found.asked_epochs,
         passed_at=_find_epoch(field, cell, found) if cell else None,
+        tied=_find_ties(field, [record for _, record in pairs]) if found.point.recipe.select != "last" else (0.0, 0.0),
     )
+
+
+def _find_ties(field: str, records: Sequence[RunRecord]) -> Range:
+    """The range over tied epochs, in the mean over seeds."""
+    ranges = [find_tied_range(record, field) for record in records]
+    if not ranges:
+        return 0.0, 0.0
+    return statistics.fmean(low for low, _ in ranges), statistics.fmean(high for _, high in ranges)
 
 
 def _find_epoch(field: str, cell: Cell, found: Match) -> int | None:

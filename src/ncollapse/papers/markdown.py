@@ -128,7 +128,8 @@ def to_text(lines: Sequence[Line], width: int = 80) -> list[str]:
         if line.values:
             _, label, published, ours, _, epochs, predicted, deviation, _ = _cells(line)
             heading = f"{_name(line)}: {count(len(line.values), 'seed')}, {epochs} epochs"
-            cells = (NAMES.get(line.field, label), published, ours, predicted, deviation.replace("points", "pt"))
+            deviation = deviation.partition(" (")[0].replace("points", "pt")  # the range of tied epochs is for the page
+            cells = (NAMES.get(line.field, label), published, ours, predicted, deviation)
             groups.setdefault(heading, []).append((*cells, WORDS[line.verdict]))
     if not groups:
         return []
@@ -189,12 +190,19 @@ def _deviate(line: Line, digits: int) -> str:
     """Off by: points of a percentage, percent of a number, or the difference if the number is smaller than its ±."""
     if line.ours is None or line.published is None:
         return ""
-    difference = line.ours - line.published.value
-    if line.published.percent:
-        return f"{100 * difference:+.2f} points"
-    if line.deviation is None or abs(line.published.value) < float(line.published.std or 0):
-        return f"{difference:+.{digits}f}"
-    return f"{100 * line.deviation:+.2f} %"
+    value = line.published.value
+
+    def say(difference: float) -> str:
+        if line.published is not None and line.published.percent:
+            return f"{100 * difference:+.2f} points"
+        if line.deviation is None or abs(value) < float(line.published.std or 0):  # type: ignore[union-attr]
+            return f"{difference:+.{digits}f}"
+        return f"{100 * difference / value:+.2f} %"
+
+    said = say(line.ours - value)
+    if line.needs_ties:
+        said += " (tied epochs: " + " to ".join(say(line.ours + change - value) for change in line.tied) + ")"
+    return said
 
 
 def _name(line: Line) -> str:

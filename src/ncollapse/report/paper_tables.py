@@ -50,8 +50,8 @@ def tabulate_lines(experiment: Experiment, lines: Sequence[Line]) -> Table | Non
         "Published, ours, predicted",
         "As printed, the mean over seeds, and what theory predicts without fitting. ± is a spread over samples or "
         "classes, in brackets over seeds. Reproduced: within 1 % (5 % under SGD) or three standard deviations over "
-        "seeds, accuracies within one point; in direction: the losses are ordered as published."
-        + explain_symbols([line.field for line in shown]),
+        "seeds, accuracies within one point, at the reported epoch or one that is tied with it; in direction: the "
+        "losses are ordered as published." + explain_symbols([line.field for line in shown]),
         tuple(Cell(text) for text in ("number", *(HEAD[i] for i in columns))),
         tuple(body),
         notes=tuple(notes),

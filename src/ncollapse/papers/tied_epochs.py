@@ -1,0 +1,43 @@
+"""How much a number depends on which of several equally good epochs is reported.
+
+A table of the epoch with the best test accuracy picks one of many: accuracies that differ by less than the standard
+error of the test set are the same for all that is known, and with another seed another of these epochs is the best.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ncollapse.runs.record import RunRecord
+
+Range = tuple[float, float]
+
+
+def find_tied_epochs(record: RunRecord) -> set[int]:
+    """The measured epochs whose test accuracy is within one standard error of the best one's."""
+    epochs, accuracies = record.series("test.accuracy")
+    samples = record.final("test.num_samples")
+    if not epochs or not samples > 0:
+        return set()
+    best = max(accuracies)
+    error = math.sqrt(best * (1 - best) / samples)
+    return {epoch for epoch, accuracy in zip(epochs, accuracies) if accuracy >= best - error}
+
+
+def find_tied_range(record: RunRecord, field: str) -> Range:
+    """The least and the largest change of a number from the reported epoch to one that is tied with it.
+
+    Records keep no test scores of every epoch; these change as the training scores do.
+    """
+    curve = _read_curve(record, field) or _read_curve(record, field.replace("test.", "train."))
+    reported = curve.get(int(record.final("selected_epoch")) if math.isfinite(record.final("selected_epoch")) else 0)
+    if reported is None:
+        return 0.0, 0.0
+    changes = [curve[epoch] - reported for epoch in find_tied_epochs(record) if epoch in curve]
+    return min(changes, default=0.0), max(changes, default=0.0)
+
+
+def _read_curve(record: RunRecord, field: str) -> dict[int, float]:
+    """A number by epoch; of a spread its mean."""
+    plain = record.series(field)
+    return dict(zip(*(plain if plain[1] else record.series(f"{field}.mean"))))
