@@ -2,6 +2,7 @@
 
     python benchmarks/measure.py                      ratios on this machine's CPU, and peak memory
     python benchmarks/measure.py --device cuda --large    N = 1.28M, d = 2048, K = 1000 in bfloat16
+    python benchmarks/measure.py --calls [--device cuda]  milliseconds a call at the sizes of a training loop
 
 `measure` computes every default field (all but the numerical rank). The others:
 (a) the papers' way: class sums sample by sample, one outer product a sample added to a d x d matrix, then a d x d
@@ -9,13 +10,16 @@
 (b) the accumulator way: float32, class means in one pass, the d x d covariance in a second, a d x d pseudo-inverse,
     NC1 to NC4 only;
 (c) compactness alone by all pairs of samples of a class.
-Best of several repetitions; the ways take turns, so that a busy moment hits them alike.
+Best of several repetitions; the ways take turns, so that a busy moment hits them alike. `--calls` has no other way
+beside it: it is for comparing versions of `measure` and `collect` with each other, in seconds of the processor on a CPU
+and of the clock on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
 from collections.abc import Callable
 
@@ -23,11 +27,12 @@ import torch
 from torch import Tensor
 
 import ncollapse as nc
-from ncollapse.metrics import class_fields
+from ncollapse.metrics import class_fields, collect
 
 Data = tuple[Tensor, Tensor, Tensor, Tensor]
 SIZES = ((50_000, 512, 10), (10_000, 2048, 100))
 LARGE = (1_280_000, 2048, 1000)
+CALLS = ((1_438, 256, 10), (50_000, 512, 10), (10_000, 512, 100))
 BATCH = 1000
 
 
@@ -179,17 +184,45 @@ def time_large(device: str, repeats: int) -> list[dict[str, float | int]]:
     return rows
 
 
+def time_calls(device: str, repeats: int) -> list[dict[str, float | int]]:
+    """Median milliseconds of one `measure` and of one `collect`."""
+    rows: list[dict[str, float | int]] = []
+    for samples, dim, classes in CALLS:
+        data = make_data(samples, dim, classes, device)
+        row: dict[str, float | int] = {"N": samples, "d": dim, "K": classes}
+        for name, call in (("measure", nc.measure), ("collect", collect)):
+            times = [_time_call(call, data, device) for _ in range(max(repeats, 3_000_000 // (samples * dim)) + 2)]
+            row[name] = statistics.median(times[2:]) * 1e3
+        rows.append(row)
+    return rows
+
+
+def _time_call(call: Callable[..., object], data: Data, device: str) -> float:
+    """Both calls end by reading their results, so that a GPU is done when they return."""
+    clock = time.perf_counter if device.startswith("cuda") else time.process_time
+    start = clock()
+    call(*data)
+    return clock() - start
+
+
 def main() -> None:
     """Print one table and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--large", action="store_true", help="the large case (a GPU)")
+    parser.add_argument("--calls", action="store_true", help="milliseconds a call")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
-    if args.large:
+    if args.calls:
+        rows = time_calls(args.device, args.repeats)
+        print(f"{args.device}, {torch.get_num_threads()} threads, torch {torch.__version__}, float32 features")
+        print(f"{'N':>7} {'d':>6} {'K':>5} {'measure ms':>11} {'collect ms':>11}")
+        for row in rows:
+            print(f"{row['N']:>7} {row['d']:>6} {row['K']:>5} {row['measure']:>11.2f} {row['collect']:>11.2f}")
+    elif args.large:
         if not args.device.startswith("cuda"):
             parser.error("--large needs --device cuda")
         rows = time_large(args.device, args.repeats)

@@ -317,3 +317,41 @@ def test_fields_that_the_plain_loops_leave_out(case, small_tiles, float32_scores
         decays = nc.Problem("ce", class_counts=counts.tolist(), weight_decay=1e-3, feature_decay=1e-3, bias=False)
         expected = reference.relu_logits(weight.double().numpy(), means, counts.tolist(), 1e-3, 1e-3)
         agree(measure(features, labels, weight, problem=decays).nc3_relu, expected, "nc3_relu")
+
+
+@pytest.mark.parametrize("case", ["K < d", "coinciding means", "a zero weight", "an empty class", "two classes"])
+def test_tables_of_few_classes_say_what_tiles_say(case, monkeypatch):
+    counts = {"an empty class": [9, 0, 7, 5, 8, 6], "two classes": [9, 4]}.get(case, [9, 4, 7, 5, 8, 6])
+    features, labels, weight, bias = draw(15, len(counts), 12, counts)
+    if case == "coinciding means":
+        features[labels == 1] = features[labels == 2][:4]
+        features[labels == 2] = features[labels == 2][:1]
+        features[labels == 1] = features[labels == 2][0]
+    if case == "a zero weight":
+        weight[3] = 0
+    found = measure(features, labels, weight, bias)
+    monkeypatch.setattr("ncollapse.metrics.small_frames.CLASSES", 0)
+    expected = measure(features, labels, weight, bias)
+    compare_exactly(found.to_dict(), expected.to_dict())
+    assert math.isnan(found.cdnv) == (case == "coinciding means")
+
+
+def test_memory_that_is_kept_between_measurements_is_not_part_of_results():
+    first, second = draw(16, 5, 4, [20] * 5), draw(17, 5, 4, [20] * 5, spread=2.0)
+    with torch.inference_mode():
+        inside = nc.measure(*first)
+    alone = nc.measure(*second)
+    assert nc.measure(*first) == inside
+    found = []
+
+    class Nested:
+        """Batches that measure something else while they are read."""
+
+        def __iter__(self):
+            for part in (slice(0, 50), slice(50, 100)):
+                yield first[0][part], first[1][part]
+                found.append(nc.measure(*second))
+
+    agree(nc.measure(Nested(), weight=first[2], bias=first[3]).to_dict(), inside.to_dict(), "nested", relative=1e-12)
+    assert found
+    assert all(one == alone for one in found)

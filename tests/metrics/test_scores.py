@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import ncollapse as nc
 from ncollapse.metrics import collect, uniform_accuracy, uniform_accuracy_grid
-from ncollapse.metrics.distribution import Distribution
+from ncollapse.metrics.distribution import Distribution, count_between, even_edges
 from ncollapse.metrics.scores import spread_of
 from reference import metrics as reference
+from reference.pretend_gpu import PretendGpu
 
 scores = st.one_of(st.integers(-3, 3).map(float), st.floats(-5, 5))
 samples = st.lists(st.tuples(scores, scores), min_size=1, max_size=12)
@@ -212,3 +213,15 @@ def test_full_collapse_takes_the_values_the_table_names():
     assert math.isnan(nc.measure(dead * torch.tensor([[1.0], [0.0], [0.0]]), torch.arange(3)).mean_orthogonality)
     with pytest.warns(UserWarning, match="all class means coincide"):
         assert nc.measure(torch.ones(8, 3), torch.arange(8) % 2).distinctiveness == 0.0
+
+
+@pytest.mark.parametrize("width", [1.0, 1e-15, 0.0])
+def test_counts_between_edges_are_those_of_numpy(width):
+    """At a width of 1e-15 some edges are equal, because there are fewer float64 numbers than bins between the ends."""
+    values = 1.0 + width * torch.rand(500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    edges = even_edges(float(values.min()), float(values.max()), 40)
+    values[7] = torch.inf  # stands for no number
+    finite = values[values < torch.inf].numpy()
+    assert count_between(values, edges).tolist() == np.histogram(finite, edges)[0].tolist()
+    with PretendGpu() as gpu:
+        assert count_between(gpu.move(values), edges).tolist() == np.histogram(finite, edges)[0].tolist()

@@ -6,7 +6,7 @@ An operation on tensors of both devices is an error, as it is on a GPU, and so i
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -22,7 +22,7 @@ class OnGpu(torch.Tensor):
 
     inner: torch.Tensor
     device = property(lambda self: CUDA)  # type: ignore[assignment]
-    counts: Counter[str] = Counter()
+    counts: ClassVar[Counter[str]] = Counter()
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> OnGpu:

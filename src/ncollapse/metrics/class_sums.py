@@ -60,7 +60,8 @@ def sum_classes(
         norms = torch.linalg.vector_norm(features, dim=1)
         total += norms.square().sum()
         if units is not None:
-            units.add(features, labels, invert(norms), room)
+            # the memory is that of the centred features in the second pass
+            units.add(features, labels, invert(norms), out=room.take("centred", *features.shape))
         if anchor is None:
             anchor = features[0].clone()
         features.sub_(anchor)  # in place: a chunk is ours until the next one

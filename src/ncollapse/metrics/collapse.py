@@ -111,12 +111,11 @@ class Moments:
         if self.offsets.device == device:
             return self
         given, whitening = [self.counts, self.offsets, self.anchor, self.shift, self.energies], self.whitening
+        directions = [] if whitening is None else [whitening.directions]
+        counts, offsets, anchor, shift, energies, *directions = copy_together([*given, *directions], device)
         if whitening is not None:
-            given.append(whitening.directions)
-        placed = copy_together(given, device)
-        if whitening is not None:
-            whitening = whitening._replace(directions=placed.pop())
-        made = Moments(*placed, whitening=whitening)
+            whitening = whitening._replace(directions=directions[0])
+        made = Moments(counts, offsets, anchor, shift, energies, whitening=whitening)
         made.__dict__.update({"rounding": self.rounding, "num_samples": self.num_samples})
         return made
 
@@ -169,20 +168,23 @@ def span_means(moments: Moments) -> Moments:
 
 
 def whiten_means(moments: Moments) -> Moments:
-    """Add the whitening of means whose basis is known."""
-    assert moments.basis is not None
-    spectrum = decompose_means(moments)
-    if spectrum.rank == 0:
+    """Add the whitening of the centred means M = U S V^T of fewer classes than dimensions, where they differ at all.
+
+    In the coordinates U S of the class means all but the last step is [K, K].
+    """
+    left, singular, right = torch.linalg.svd(moments.centred().whole(), full_matrices=False)
+    rank = count_above(moments, singular)
+    if rank == 0:
         return moments
-    axes = moments.basis if spectrum.axes is None else moments.basis @ spectrum.axes
-    centred = moments.centred()
-    triangle = centred.centre().multiply(axes).triangle()
-    gap = axes.T @ centred.mean()
+    axes, classes = right[:rank], len(left)
+    coordinates = left[:, :rank] * singular[:rank]
+    gap = coordinates.mean(0)
+    triangle = torch.linalg.qr(coordinates - gap, mode="r").R
     half = torch.linalg.solve_triangular(triangle.T, gap[:, None], upper=False)
     tilt = torch.linalg.solve_triangular(triangle, half, upper=True)
-    factor = len(centred) / (1 + len(centred) * float(half.square().sum()))
-    columns = torch.cat([axes / spectrum.singular_values[: spectrum.rank], axes @ tilt], 1)
-    return moments.add(whitening=Whitening(spectrum, columns.T.contiguous(), factor))
+    factor = classes / (1 + classes * float(half.square().sum()))
+    directions = torch.cat([axes / singular[:rank, None], tilt.T @ axes])
+    return moments.add(whitening=Whitening(Spectrum(rank, singular[: classes - 1], None, axes.T), directions, factor))
 
 
 def finish_moments(moments: Moments, variances: Tensor, scatter: Tensor | None) -> Moments:
@@ -206,14 +208,20 @@ def decompose_means(moments: Moments) -> Spectrum:
     centred = moments.centred()
     matrix = centred.triangle() if moments.basis is None else centred.whole() @ moments.basis
     most = min(len(centred) - 1, centred.dim)
-    rounding = ROUNDING * math.sqrt(float(centred.add_up(moments.energies.sum())))
     if len(matrix) == matrix.shape[1] == most:
         singular: Tensor = torch.linalg.svdvals(matrix)
-        if bool((singular > rounding).all()):
+        if count_above(moments, singular) == most:
             return Spectrum(most, singular, matrix, None)
     _, singular, axes = torch.linalg.svd(matrix, full_matrices=False)
-    rank = int((singular[:most] > rounding).sum())
+    rank = count_above(moments, singular)
     return Spectrum(rank, singular[:most], None, axes[:rank].T)
+
+
+def count_above(moments: Moments, singular: Tensor) -> int:
+    """How many of the singular values of the centred means are no rounding errors: at most K - 1."""
+    centred = moments.centred()
+    rounding = ROUNDING * math.sqrt(float(centred.add_up(moments.energies.sum())))
+    return int((singular[: min(len(centred) - 1, centred.dim)] > rounding).sum())
 
 
 def measure_within(moments: Moments, spectrum: Spectrum) -> dict[str, float]:

@@ -67,8 +67,11 @@ class Distribution:
     def add_other_scores(self, scores: Tensor, own: Tensor) -> None:
         """Add scores [K, c] but for each sample's own class `own` [1, c]; `scores` is overwritten."""
         least = scores.scatter_(0, own, torch.inf).amin()
+        if self.exact:
+            self._hold(scores)
         self.widen(least, scores.scatter_(0, own, -torch.inf).amax())
-        self.keep(scores)
+        if not self.exact:
+            self.keep(scores)
         self.squares += scores.scatter_(0, own, self.centre).sub_(self.centre).square_().sum()
 
     def widen(self, least: Tensor, largest: Tensor) -> None:
@@ -76,14 +79,15 @@ class Distribution:
         self.least, self.largest = torch.minimum(self.least, least), torch.maximum(self.largest, largest)
 
     def keep(self, numbers: Tensor) -> None:
-        """Keep numbers for the quantiles; a parked one is -inf."""
+        """Keep numbers for the quantiles; of many, a parked one is -inf."""
         if not self.exact:
             self.count_bins((numbers * self.scale).to(torch.float32))
             return
-        place = self._held[self._filled : self._filled + numbers.numel()].view_as(numbers)
-        place.copy_(numbers)
-        if self._parked:
-            place.masked_fill_(place == -torch.inf, torch.inf)
+        self._hold(numbers)
+
+    def _hold(self, numbers: Tensor) -> None:
+        """Hold numbers; a parked one is +inf."""
+        self._held[self._filled : self._filled + numbers.numel()].view_as(numbers).copy_(numbers)
         self._filled += numbers.numel()
 
     def count_bins(self, scaled: Tensor) -> None:

@@ -124,7 +124,7 @@ class ExactScores(SampleScores):
 
 
 def find_largest(table: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest entry of each column [c] and, where it is no less than `least` [c], its first row; row 0 elsewhere."""
+    """The largest entry of each column [c] and, where it is no less than `least` [c], its first row; elsewhere any."""
     if table.device.type != "cpu":
         largest, index = table.max(0)
         return largest, index

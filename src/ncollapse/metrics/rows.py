@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .workspace import Workspace
-
 if TYPE_CHECKING:
     from .shards import Shards
 
@@ -184,7 +182,8 @@ class Rows:
     def triangle(self) -> Tensor:
         """The triangular factor R of A = Q R, [min(K, d), d]: the singular values of A, without squaring them."""
         if self.is_small:
-            return torch.linalg.qr(self.matrix, mode="r").R
+            small: Tensor = torch.linalg.qr(self.matrix, mode="r").R
+            return small
         factor = torch.zeros(0, self.dim, dtype=torch.float64, device=self.device)
         for block in self.blocks():
             factor = torch.linalg.qr(torch.cat([factor, block]), mode="r").R
@@ -224,9 +223,9 @@ def add_gram(total: Tensor, rows: Tensor) -> None:
 
 
 def add_by_class(
-    sums: Tensor, labels: Tensor, rows: Tensor, scale: Tensor | None = None, room: Workspace | None = None
+    sums: Tensor, labels: Tensor, rows: Tensor, scale: Tensor | None = None, out: Tensor | None = None
 ) -> None:
-    """Add each row (times its scale) to its class's row of `sums` [K, d]; without room the rows may be overwritten."""
+    """Add each row (times its scale) to its class's row of `sums` [K, d]; `out` may hold the scaled rows."""
     if len(sums) <= ONE_HOT_CLASSES and sums.device.type != "cpu":
         marks = torch.zeros(len(labels), len(sums), dtype=sums.dtype, device=sums.device)
         if scale is None:
@@ -236,7 +235,6 @@ def add_by_class(
         sums.addmm_(marks.T, rows)
         return
     if scale is not None:
-        out = rows if room is None else room.take("scaled rows", *rows.shape)
         rows = torch.mul(rows, scale[:, None], out=out)
     sums.index_add_(0, labels, rows)
 

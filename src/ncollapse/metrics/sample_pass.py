@@ -11,7 +11,7 @@ from .batches import Source
 from .bounded_scores import BoundedScores
 from .class_sums import ClassSums
 from .classifier import Classifier
-from .collapse import Moments, span_means, whiten_means
+from .collapse import Moments, whiten_means
 from .distribution import EXACT
 from .exact_scores import FEW_SCORES, ExactScores
 from .nearest_means import NearestMeans
@@ -57,7 +57,7 @@ class SamplePass:
         scatter = wanted.any(*SCATTER) and presence.comparable
         whole = isinstance(self.scores, BoundedScores) and self.scores.needs.negatives
         if scatter and not whole and len(moments.counts) < moments.offsets.shape[1]:
-            self.moments = whiten_means(span_means(moments))
+            self.moments = whiten_means(moments)
             scatter = self.moments.whitening is not None
         self.placed = self.moments.on(device)
         if whole or (presence.comparable and wanted.any(*VARIANCES, *SCATTER, *CENTRED, "cosine_margin")):

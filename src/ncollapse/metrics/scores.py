@@ -81,13 +81,6 @@ def finish_spread(numbers: Sequence[float], count: int) -> Spread:
     return make_spread(mean, std, interpolate(dict(zip(quantile_places(count), ranked)), count), least, largest, count)
 
 
-def sort_values(values: Tensor) -> Tensor:
-    """Numbers [n] in ascending order; NumPy is the faster one on the CPU."""
-    if values.device.type == "cpu":
-        return torch.from_numpy(np.sort(values.numpy()))
-    return values.sort().values
-
-
 def make_spread(
     mean: float, std: float, quantiles: Sequence[float], least: float, largest: float, count: int
 ) -> Spread:
@@ -146,20 +139,38 @@ def rank_intervals(positive: Tensor, negative: Tensor) -> Tensor:
     """What both accuracies are made of.
 
     How many intervals [negative, positive) overlap at most, the edges of the first stretch where they do, the ends of
-    the grid, and the largest overlap on the grid. Intervals that are empty are moved to infinity.
+    the grid, and the largest overlap on the grid.
     """
     positive, negative = positive.to(torch.float64), negative.to(torch.float64)
-    count, proper = len(positive), negative < positive
-    starts, ends = (sort_values(torch.where(proper, edges, torch.inf)) for edges in (negative, positive))
-    depth = torch.arange(1, count + 1, device=starts.device) - torch.searchsorted(ends, starts, right=True)
-    deepest, best = depth.max(0, keepdim=True)
-    left = starts.gather(0, best)
-    right = ends.gather(0, torch.searchsorted(ends, left, right=True).clamp_max_(count - 1))
+    if positive.device.type == "cpu":
+        return torch.from_numpy(_rank_intervals(positive.numpy(), negative.numpy()))
+    proper = negative < positive
+    # intervals that are empty are moved to infinity: how many there are is not read from the device
+    starts, ends = (torch.where(proper, edges, torch.inf).sort().values for edges in (negative, positive))
+    closed = torch.searchsorted(ends, starts, right=True)
+    deepest, best = (torch.arange(1, len(starts) + 1, device=starts.device) - closed).max(0, keepdim=True)
+    left, right = starts.gather(0, best), ends.gather(0, closed.gather(0, best).clamp_max_(len(ends) - 1))
     low, high = positive.amin().reshape(1), negative.amax().reshape(1)
     grid = torch.arange(GRID, dtype=torch.float64, device=starts.device) * ((high - low) / (GRID - 1)) + low
     grid[-1:] = high
     inside = torch.searchsorted(starts, grid, right=True) - torch.searchsorted(ends, grid, right=True)
     return torch.cat([deepest, left, right, low, high, inside.amax().reshape(1)])
+
+
+def _rank_intervals(positive: Values, negative: Values) -> Values:
+    """The same of arrays."""
+    proper = negative < positive
+    starts, ends = np.sort(negative[proper]), np.sort(positive[proper])
+    low, high = positive.min(), negative.max()
+    if not len(starts):
+        return np.array([0.0, np.nan, np.nan, low, high, 0.0])
+    closed = np.searchsorted(ends, starts, side="right")
+    depth = np.arange(1, len(starts) + 1) - closed
+    best = depth.argmax()
+    grid = np.arange(GRID) * ((high - low) / (GRID - 1)) + low
+    grid[-1] = high
+    inside = np.searchsorted(starts, grid, side="right") - np.searchsorted(ends, grid, side="right")
+    return np.array([depth[best], starts[best], ends[closed[best]], low, high, inside.max()])
 
 
 def finish_uniform(numbers: Sequence[float], count: int) -> tuple[float, float, float]:

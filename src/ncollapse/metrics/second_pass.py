@@ -215,4 +215,4 @@ class CentredDirections:
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
-        self.directions.add(chunk.centred, chunk.places, chunk.inverse, None)
+        self.directions.add(chunk.centred, chunk.places, chunk.inverse, out=chunk.centred)

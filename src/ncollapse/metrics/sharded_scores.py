@@ -114,8 +114,9 @@ class ShardedPass:
     ) -> None:
         places = self.own.places()
         index = local if places is None else places[local]
-        self.centred_directions.add(centred, index, invert(lengths), room)
-        self.directions.add(features, index, invert(torch.linalg.vector_norm(features, dim=1)), room)
+        scaled = room.take("scaled", *features.shape)
+        self.centred_directions.add(centred, index, invert(lengths), out=scaled)
+        self.directions.add(features, index, invert(torch.linalg.vector_norm(features, dim=1)), out=scaled)
 
     def _find_nearest(self, centred: Tensor) -> Tensor:
         return self._largest(self.moments.offsets @ centred.T + self.mean_offsets, self.mean_classes)[1]

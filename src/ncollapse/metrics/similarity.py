@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from .rows import Rows, add_by_class
-from .workspace import Workspace
 
 if TYPE_CHECKING:
     from .shards import Shards
@@ -35,12 +34,12 @@ class DirectionSums:
         """Nothing added yet."""
         return cls(torch.zeros(num_classes, dim, dtype=torch.float64, device=device))
 
-    def add(self, features: Tensor, labels: Tensor, inverse: Tensor, room: Workspace | None) -> None:
+    def add(self, features: Tensor, labels: Tensor, inverse: Tensor, out: Tensor | None = None) -> None:
         """Add features [c, d], with the inverses of their norms [c], 0 for a feature that counts as zero.
 
-        Without room for a copy the features may be overwritten.
+        `out` [c, d] is memory that may be used; it may be that of the features.
         """
-        add_by_class(self.sums, labels, features, inverse, room)
+        add_by_class(self.sums, labels, features, inverse, out)
 
     def measure(self, counts: Tensor, shards: Shards | None = None) -> tuple[float, float]:
         """Compactness and distinctiveness as fractions, over the classes with a sample.

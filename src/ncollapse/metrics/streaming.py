@@ -199,7 +199,9 @@ class NeuralCollapse(Metric):
     ) -> OnePass:
         """The fields that one pass determines, as float64 scalars; with a `head`, also those about the classifier.
 
-        `fields` chooses among them, and `min_count` leaves out classes with fewer samples, as in `measure`.
+        `fields` chooses among them, and `min_count` leaves out classes with fewer samples, as in `measure`. If that
+        leaves out any sample, `nc1` and `nc1_balanced` are NaN: one pass keeps the scatter of all classes together.
+        `measure(batches, min_count=...)` has them.
         """
         try:
             found = self._measure(head, fields, check_min_count(min_count))

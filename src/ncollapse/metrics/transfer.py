@@ -36,7 +36,7 @@ def copy_together(tensors: Sequence[Tensor], target: torch.device) -> list[Tenso
     if not away:
         return list(tensors)
     packed = torch.cat([tensor.reshape(-1).to(away[0].device, torch.float64) for tensor in away]).to(target)
-    pieces = iter(packed.split([tensor.numel() for tensor in away]))
+    pieces = iter(torch.split(packed, [tensor.numel() for tensor in away]))
     return [tensor if tensor.device == target else _restore(next(pieces), tensor) for tensor in tensors]
 
 
