@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from ncollapse.commands.options import parse_args, parse_index
 from ncollapse.console import console, print_json
 from ncollapse.output import writing_to
+from ncollapse.processes import importing
 from ncollapse.sweep.spawn import early_workers
 
 if TYPE_CHECKING:
@@ -116,11 +117,12 @@ def count_early(args: Args) -> int:
 
 def carry_out(args: Args) -> int:
     """Plan, run and show a comparison."""
-    from ncollapse.compare.plan import compare, plan
-    from ncollapse.compare.tuning import apply_earlier, check_tuning, parse_grid, tune
-    from ncollapse.sweep.preview import preview
-    from ncollapse.sweep.progress import follow
-    from ncollapse.sweep.sweep import check_options
+    with importing():
+        from ncollapse.compare.plan import compare, plan
+        from ncollapse.compare.tuning import apply_earlier, check_tuning, parse_grid, tune
+        from ncollapse.sweep.preview import preview
+        from ncollapse.sweep.progress import follow
+        from ncollapse.sweep.sweep import check_options
 
     index, grid = parse_index(args.index), parse_grid(args.tune)
     changes = {name: getattr(args, name) for name in CHANGES}
