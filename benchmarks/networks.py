@@ -2,8 +2,9 @@
 
     python benchmarks/train.py --models resnet18 resnet50 vit-small --json OUT
 
-Every column trains on the same random batch with bfloat16 autocast, channels-last memory, cuDNN's search and torch's
-fused optimiser. All but the first column of the others are captured whole in a CUDA graph, as ours is.
+Every column trains on the same random batch, in bfloat16 as our loader makes it, with bfloat16 autocast, channels-last
+memory, cuDNN's search and torch's fused optimiser. All but the first column of the others are captured whole in a CUDA
+graph, as ours is.
 
     ours          as `ncollapse train` runs it
     eager         the same network with torch's own kernels, launched one by one
@@ -91,7 +92,8 @@ def make_step(
     spec = OptimSpec("adamw" if name == "vit-small" else "sgd", 1e-3, weight_decay=5e-4)
     solver = optimiser.make(spec, model)
     generator = torch.Generator(device).manual_seed(0)
-    x = torch.randn(batch, 3, 32, 32, device=device, generator=generator).contiguous(memory_format=torch.channels_last)
+    x = torch.randn(batch, 3, 32, 32, device=device, generator=generator, dtype=torch.bfloat16)
+    x = x.contiguous(memory_format=torch.channels_last)
     y = torch.randint(10, (batch,), device=device, generator=generator)
     tally = Tally(device)
     if not graph:

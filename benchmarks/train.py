@@ -31,7 +31,8 @@ from ncollapse.runs.folder import RunFolder
 from ncollapse.train import recipes
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.distributed import World
-from ncollapse.train.loop import measure_splits, prepare
+from ncollapse.train.loop import prepare
+from ncollapse.train.measuring import extract_splits, measure_splits
 
 MEAN, STD = data.NORMALISATION["cifar10"]
 
@@ -150,13 +151,13 @@ def time_ours(device: torch.device, args: Any, compile: bool) -> dict[str, float
     with tempfile.TemporaryDirectory() as folder, switches(device, "bf16", False), own_stream(device):
         began = synchronise(device)
         run = open_run(folder, device, args, compile=compile)
-        measure_splits(run)
+        measure_splits(run, extract_splits(run))
         ready = synchronise(device)
         train_one_epoch(run, 1)
         start = synchronise(device)
         train_one_epoch(run, 2)
         trained = synchronise(device)
-        measure_splits(run)
+        measure_splits(run, extract_splits(run))
         measured = synchronise(device)
     steps = run.loaders.train.steps
     times = {"prepare_s": ready - began, "step_s": (trained - start) / steps, "train_s": trained - start}

@@ -26,7 +26,8 @@ from ncollapse.train import Diverged, Recipe, recipes, run
 from ncollapse.train.backend import HAS_PRECISION_NAMES, switches
 from ncollapse.train.build import load_splits
 from ncollapse.train.distributed import World
-from ncollapse.train.loop import measure_split, prepare
+from ncollapse.train.evaluate import measure_split
+from ncollapse.train.loop import prepare
 from ncollapse.train.schedule import rate_at
 
 SHORT = recipes.get("digits").override(optim__epochs=3)
@@ -423,7 +424,7 @@ def test_best_weights_come_from_the_checkpoint(tmp_path, monkeypatch):
         if event["epoch"] == 2 and "nc1" in event:
             raise TimeoutError
 
-    monkeypatch.setattr("ncollapse.train.loop.measure_split", flatter)
+    monkeypatch.setattr("ncollapse.train.measuring.measure_split", flatter)
     monkeypatch.setattr("ncollapse.train.loop.choose_epochs", lambda *_: frozenset())
     with pytest.raises(TimeoutError):
         run(recipe, tmp_path, device="cpu", progress=stop)

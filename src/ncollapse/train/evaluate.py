@@ -13,9 +13,9 @@ from ncollapse.metrics import Measurement, collect, measure
 from ncollapse.metrics.by_class import describe_classes
 from ncollapse.models import Network
 from ncollapse.theory import Problem
+from ncollapse.train.capture import Captured
 from ncollapse.train.distributed import World
 from ncollapse.train.objective import autocast
-from ncollapse.train.step import Captured
 
 if TYPE_CHECKING:
     from ncollapse.train.build import Loaders

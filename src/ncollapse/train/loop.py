@@ -10,7 +10,8 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,16 +21,19 @@ from torch import Tensor
 from ncollapse.output import make_folder
 from ncollapse.runs import checkpoint
 from ncollapse.runs.environment import describe_run
-from ncollapse.runs.epoch_snapshots import BINS, add_epoch, choose_epochs, cut_epochs, reduce_epochs, samples_per_class
+from ncollapse.runs.epoch_snapshots import add_epoch, choose_epochs, cut_epochs, reduce_epochs
 from ncollapse.runs.files import write_atomic
 from ncollapse.runs.folder import RunFolder
 from ncollapse.runs.lock import hold
-from ncollapse.theory import Certificate, certify_if_known, predict_if_known
+from ncollapse.theory import predict_if_known
 from ncollapse.train import optimiser
 from ncollapse.train.backend import own_stream, switches
+from ncollapse.train.background import Background
 from ncollapse.train.build import require_data_files
 from ncollapse.train.distributed import LostProcess, join
-from ncollapse.train.evaluate import describe_split, measure_classes, measure_correct, measure_split, shorten
+from ncollapse.train.divergence import Diverged, describe_checkpoint
+from ncollapse.train.evaluate import describe_split, measure_classes, measure_correct
+from ncollapse.train.measuring import certify_split, extract_splits, measure_splits
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.recover import recover_finished, selection_split, warn_of_restart
 from ncollapse.train.schedule import rate_at
@@ -42,8 +46,8 @@ WRITES_SHARE = 1 / 30
 """Checkpoints are at least `CHECKPOINT_SECONDS` apart and take at most this share of the time. On a CPU the first epoch
 of a process is written in any case."""
 PROGRESS_SECONDS = 0.5
-BOUNDS = tuple(name for item in fields(Certificate) if (name := item.name).endswith("_bound") and name != "lower_bound")
-"""What the certified gap implies for the geometry; kept beside it."""
+MOST_BYTES_ASIDE = 2**31
+"""Features that take more memory are measured before training goes on, so that they can be freed."""
 REFUSALS = (ValueError, TypeError, ImportError, FileNotFoundError)
 """Errors that refuse a recipe while the run is prepared: such a run is not recorded as failed."""
 
@@ -52,10 +56,6 @@ class Tracker(Protocol):
     """An object that is given each row of the history, such as one for TensorBoard or MLflow."""
 
     def log(self, record: dict[str, Any]) -> None: ...
-
-
-class Diverged(RuntimeError):
-    """The loss is no longer finite."""
 
 
 class _Stop(Exception):
@@ -110,12 +110,16 @@ def run(
         try:
             with switches(world.device, recipe.precision, deterministic), own_stream(world.device):
                 training = prepare(recipe, folder, world, data_root, compile, graph)
-                recovered = recover_finished(training, measure_splits)
+                recovered = recover_finished(training, lambda run: measure_splits(run, extract_splits(run)))
                 if world.first and not recovered:
                     warn_of_restart(training)
                     folder.cut_history(training.epoch)
                     cut_epochs(folder.path, training.epoch)
-                return _train(training, progress, tuple(trackers))
+                apart = world.device.type == "cuda" and world.size == 1
+                with Background(world.device, apart=apart) as background:
+                    loop = _Loop(training, progress, tuple(trackers), background)
+                    loop.train()
+                    return _finish(training, loop.writing)
         except _Stop as stop:
             raise stop.cause from None
         except Exception as error:
@@ -136,72 +140,154 @@ def _describe_resuming(folder: RunFolder) -> str:
     return f"the same command with --resume continues it after epoch {int(found[0].name[:6])}"
 
 
-def _train(run: Training, progress: Progress | None, trackers: tuple[Tracker, ...]) -> dict[str, Any]:
-    """The loop."""
-    recipe, world, loaders, epochs = run.recipe, run.world, run.loaders, run.recipe.optim.epochs
-    batch, samples = recipe.optim.batch_size, sum(loaders.counts)
-    kept_epochs = choose_epochs(epochs, recipe.measure_every)
-    shown = time.perf_counter()
-    while run.epoch < epochs:
-        epoch, began = run.epoch + 1, time.perf_counter()
-        rate = rate_at(recipe, epoch)
+class _Loop:
+    """The loop over the epochs of a run. Beside a GPU's training, the epoch before is measured and written."""
+
+    def __init__(
+        self, run: Training, progress: Progress | None, trackers: tuple[Tracker, ...], background: Background
+    ) -> None:
+        self.run, self.progress, self.trackers, self.background = run, progress, trackers, background
+        self.kept_epochs = choose_epochs(run.recipe.optim.epochs, run.recipe.measure_every)
+        self.measured: _Measured | None = None
+        self.writing: Future[float] | None = None
+        self.stop: Exception | None = None
+        self.shown = time.perf_counter()
+
+    def train(self) -> None:
+        """Train to the last epoch."""
+        try:
+            while self.run.epoch < self.run.recipe.optim.epochs:
+                self.train_epoch(self.run.epoch + 1)
+        except BaseException:
+            with contextlib.suppress(Exception):  # it must not hide why training ended
+                self.record()
+            raise
+
+    def train_epoch(self, epoch: int) -> None:
+        """Train one epoch, measure it if it is due, and write a checkpoint if one is due."""
+        run, recipe, world = self.run, self.run.recipe, self.run.world
+        began, rate = time.perf_counter(), rate_at(recipe, epoch)
         optimiser.set_rate(run.optimiser, rate)
         run.model.train()
         run.tally.reset()
-        stop: Exception | None = None
-        for i, (x, y) in enumerate(loaders.train.epoch(epoch)):
+        batch, samples = recipe.optim.batch_size, sum(run.loaders.counts)
+        for i, (x, y) in enumerate(run.loaders.train.epoch(epoch)):
             run.step(x, y, min(batch, samples - i * batch))
+            if self.measured is not None and self.measured.row.done():
+                self.record()
             now = time.perf_counter()
-            if progress is not None and now - shown > PROGRESS_SECONDS and stop is None:
-                event = {"epoch": epoch, "step": i + 1, "rate": (i + 1) / (now - began)}
-                shown, stop = now, _report(progress, run, event)
+            if self.progress is not None and now - self.shown > PROGRESS_SECONDS and self.stop is None:
+                self.shown = now
+                self.report({"epoch": epoch, "step": i + 1, "rate": (i + 1) / (now - began)})
+        self.record()
         loss = _mean_loss(run, epoch, rate)
-        run.epoch, trained = epoch, time.perf_counter()
-        measured = epoch % recipe.measure_every == 0 or epoch == epochs
-        if measured:
-            arrays: dict[str, Tensor] | None = {} if epoch in kept_epochs else None
-            record = {
-                "epoch": epoch,
-                "step": epoch * loaders.train.steps,
-                "lr": rate,
-                "loss": loss,
-                **measure_splits(run, arrays),
-            }
-            ended = time.perf_counter()
-            record["time"] = {"epoch_s": trained - began, "measure_s": ended - trained, "elapsed_s": run.elapsed}
-            _keep_best(run, record)
-            if world.first:
-                run.folder.append(record)
-                if arrays:
-                    add_epoch(run.folder.path, epoch, {name: tensor.numpy() for name, tensor in arrays.items()})
-                for tracker in trackers:
-                    tracker.log(record)
-            if progress is not None:
-                seen = {name: record["train"][name] for name in ("nc1", "nc2", "nc3", "accuracy")}
-                steps = loaders.train.steps
-                event = {"epoch": epoch, "step": steps, "rate": steps / (trained - began), "loss": loss, **seen}
-                stop = _report(progress, run, event) or stop
-        stop = world.share(lambda: stop)  # noqa: B023 - called at once
-        patience = max(CHECKPOINT_SECONDS[world.device.type], run.write_cost / WRITES_SHARE)
-        first = world.device.type == "cpu" and run.write_cost == 0.0
-        due = first or trained - run.written > patience
-        if world.first and (stop is not None or epoch == epochs or due):
-            _write_checkpoint(run)
-        if stop is not None:
-            raise _Stop(stop)
-    return _finish(run)
+        run.epoch, trained, last = epoch, time.perf_counter(), epoch == recipe.optim.epochs
+        if epoch % recipe.measure_every == 0 or last:
+            row = {"epoch": epoch, "step": epoch * run.loaders.train.steps, "lr": rate, "loss": loss}
+            self.measure(row, trained - began)
+        if self.measured is not None and (last or self.measured.row.done()):
+            self.record()
+        self.stop = world.share(lambda: self.stop)
+        if world.first and (self.stop is not None or last or self.is_checkpoint_due(trained)):
+            self.write_checkpoint()
+        if self.stop is not None:
+            if self.writing is not None:
+                self.writing.result()
+            raise _Stop(self.stop)
+
+    def measure(self, row: dict[str, Any], epoch_s: float) -> None:
+        """Start to measure the epoch that has ended, which adds to the row."""
+        run, began = self.run, time.perf_counter()
+        extracted = extract_splits(run)
+        arrays: dict[str, Tensor] | None = {} if extracted.epoch in self.kept_epochs else None
+        weights = run.model.state_dict()
+        if self.background.apart:
+            weights = {key: tensor.clone() for key, tensor in weights.items()}
+
+        def work() -> dict[str, Any]:
+            found = measure_splits(run, extracted, arrays)
+            times = {"epoch_s": epoch_s, "measure_s": time.perf_counter() - began, "elapsed_s": run.elapsed}
+            return {**row, **found, "time": times}
+
+        self.measured = _Measured(self.background.submit(work), arrays, weights)
+        if extracted.bytes > MOST_BYTES_ASIDE:
+            self.record()
+
+    def record(self) -> None:
+        """Keep what was measured, once it is there: the row, the arrays for figures, the weights if they are best."""
+        if self.measured is None:
+            return
+        measured, self.measured = self.measured, None
+        row, run = measured.row.result(), self.run
+        _keep_best(run, row, measured.weights)
+        if run.world.first:
+            run.folder.append(row)
+            if measured.arrays:
+                arrays = {name: tensor.numpy() for name, tensor in measured.arrays.items()}
+                add_epoch(run.folder.path, row["epoch"], arrays)
+            for tracker in self.trackers:
+                tracker.log(row)
+        steps = run.loaders.train.steps
+        seen = {name: row["train"][name] for name in ("nc1", "nc2", "nc3", "accuracy")}
+        rate = steps / row["time"]["epoch_s"]
+        self.report({"epoch": row["epoch"], "step": steps, "rate": rate, "loss": row["loss"], **seen})
+
+    def report(self, event: dict[str, Any]) -> None:
+        """Call `progress`; the first exception that it raises is kept, to be raised at the end of the epoch."""
+        if self.progress is None or not self.run.world.first:
+            return
+        recipe, steps = self.run.recipe, self.run.loaders.train.steps
+        try:
+            self.progress({"run_id": recipe.run_id, "epochs": recipe.optim.epochs, "steps": steps, **event})
+        except Exception as error:
+            self.stop = self.stop or error
+
+    def is_checkpoint_due(self, now: float) -> bool:
+        """Whether enough time has passed since the last one; a failure to write that one is raised here."""
+        run = self.run
+        if self.writing is not None:
+            if not self.writing.done():
+                return False
+            run.write_cost, self.writing = self.writing.result(), None
+        device = run.world.device.type
+        first = device == "cpu" and run.write_cost == 0.0
+        return first or now - run.written > max(CHECKPOINT_SECONDS[device], run.write_cost / WRITES_SHARE)
+
+    def write_checkpoint(self) -> None:
+        """Write everything that resuming needs, including the weights of the best epoch, to one file."""
+        run, began = self.run, time.perf_counter()
+        if self.writing is not None:
+            self.writing.result()
+        self.record()  # a checkpoint must not be ahead of the history
+        run.folder.sync_history()
+        values = {
+            "epoch": run.epoch,
+            "best": run.best,
+            "seconds": run.elapsed,
+            "optim": values_of(run.model, run.optimiser),
+        }
+        tensors = tensors_of(run.model, run.optimiser)
+        if self.background.apart:
+            tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in run.best_tensors.items()}
+        content = checkpoint.Checkpoint(run.epoch, tensors, values)
+
+        def work() -> float:
+            checkpoint.write(run.folder.checkpoints, content)
+            return time.perf_counter() - began
+
+        self.writing = self.background.submit(work)
+        run.written = time.perf_counter()
 
 
-def _report(progress: Progress, run: Training, event: dict[str, Any]) -> Exception | None:
-    """Call `progress`; an exception that it raises is returned, to be raised at the end of the epoch."""
-    if not run.world.first:
-        return None
-    whole = {"run_id": run.recipe.run_id, "epochs": run.recipe.optim.epochs, "steps": run.loaders.train.steps}
-    try:
-        progress({**whole, **event})
-    except Exception as error:
-        return error
-    return None
+@dataclass(frozen=True)
+class _Measured:
+    """The measurement of an epoch, done or under way."""
+
+    row: Future[dict[str, Any]]
+    arrays: dict[str, Tensor] | None
+    """What the figures of this epoch are drawn from; filled together with the row."""
+    weights: dict[str, Tensor]
 
 
 def _mean_loss(run: Training, epoch: int, rate: float) -> float:
@@ -211,78 +297,24 @@ def _mean_loss(run: Training, epoch: int, rate: float) -> float:
     if not math.isfinite(total):
         raise Diverged(
             f"the loss became {total} at epoch {epoch}, step {finite + 1} of {run.loaders.train.steps}, with learning "
-            f"rate {rate:g}; {_describe_checkpoint(run)}"
+            f"rate {rate:g}; {describe_checkpoint(run.folder)}"
         )
     return total / sum(run.loaders.counts)
 
 
-def _describe_checkpoint(run: Training) -> str:
-    found = checkpoint.find(run.folder.checkpoints)
-    last = f"the checkpoint of epoch {int(found[0].name[:6])} is kept" if found else "there is no checkpoint yet"
-    return f"{last}: a smaller optim.lr or optim.clip_norm would help"
-
-
-def measure_splits(run: Training, arrays: dict[str, Tensor] | None = None) -> dict[str, Any]:
-    """Measure every split, and certify the gap on the training set.
-
-    The arrays behind the figures of this epoch are added to `arrays`, if it is given.
-    """
-    record: dict[str, Any] = {"certificate": None}
-    run.world.broadcast(dict(run.model.named_buffers()))  # batch norm's, where each process has its own
-    for name, batches in run.loaders.measured.items():
-        features, labels = run.extract(batches)
-        if not bool(features.isfinite().all()):
-            raise Diverged(
-                f"the features of the {name} split are no longer finite after step {run.loaders.train.steps} of epoch "
-                f"{run.epoch}, with learning rate {rate_at(run.recipe, run.epoch):g}; {_describe_checkpoint(run)}"
-            )
-        if run.world.first:
-            whole = features, labels, run.model.head, run.problem
-            if arrays is None or name == "validation":
-                found = measure_split(*whole)
-            else:
-                keep = samples_per_class(run.loaders.num_classes)
-                found, figures = describe_split(name, *whole, bins=BINS, keep=keep)
-                arrays |= figures
-            record[name] = shorten(found.to_dict())
-            if name == "train":
-                record["certificate"] = _certificate(run, features, labels)
-    return run.world.share(lambda: record)
-
-
-def _certificate(run: Training, features: Tensor, labels: Tensor) -> dict[str, float] | None:
-    found = certify_if_known(features, labels, run.model.head, run.problem)
-    names = ("gap", "relative_gap", "lower_bound", "objective", *BOUNDS)
-    return None if found is None else {name: getattr(found, name) for name in names}
-
-
-def _keep_best(run: Training, record: dict[str, Any]) -> None:
+def _keep_best(run: Training, row: dict[str, Any], weights: dict[str, Tensor]) -> None:
     """Keep the weights of the best epoch so far, by the accuracy on the split that the recipe selects by."""
     name = selection_split(run.recipe)
-    if record[name]["accuracy"] > run.best["accuracy"]:
-        run.best = {"epoch": record["epoch"], "accuracy": record[name]["accuracy"]}
-        run.best_tensors = {key: tensor.clone() for key, tensor in run.model.state_dict().items()}
+    if row[name]["accuracy"] > run.best["accuracy"]:
+        run.best = {"epoch": row["epoch"], "accuracy": row[name]["accuracy"]}
+        run.best_tensors = {key: tensor.clone() for key, tensor in weights.items()}
 
 
-def _write_checkpoint(run: Training) -> None:
-    """Write everything that resuming needs, including the weights of the best epoch, to one file."""
-    began = time.perf_counter()
-    run.folder.sync_history()
-    values = {
-        "epoch": run.epoch,
-        "best": run.best,
-        "seconds": run.elapsed,
-        "optim": values_of(run.model, run.optimiser),
-    }
-    tensors = tensors_of(run.model, run.optimiser)
-    tensors |= {f"best.{name}": tensor for name, tensor in run.best_tensors.items()}
-    checkpoint.write(run.folder.checkpoints, checkpoint.Checkpoint(run.epoch, tensors, values))
-    run.written = time.perf_counter()
-    run.write_cost = run.written - began
+def _finish(run: Training, writing: Future[float] | None) -> dict[str, Any]:
+    """Write the weights, the full measurement of the selected epoch, the arrays for figures, and last the summary.
 
-
-def _finish(run: Training) -> dict[str, Any]:
-    """Write the weights, the full measurement of the selected epoch, the arrays for figures, and last the summary."""
+    `writing` is a checkpoint that is still being written.
+    """
     recipe, folder = run.recipe, run.folder
     selected = run.epoch if recipe.select == "last" else run.best["epoch"]
     if run.world.first:
@@ -306,7 +338,7 @@ def _finish(run: Training) -> dict[str, Any]:
         full, figures = describe_split(name, features, labels, run.model.head, run.problem, numerical_rank=True)
         summary[name] = full.to_dict()
         if name == "train":
-            summary["certificate"] = _certificate(run, features, labels)
+            summary["certificate"] = certify_split(run, features, labels, run.model.head)
         if name == "test":
             summary["test_correct"] = measure_correct(features, labels, run.model.head)
         if name != "train":
@@ -318,6 +350,8 @@ def _finish(run: Training) -> dict[str, Any]:
     if run.world.first:
         write_atomic(folder.path / "snapshot.safetensors", checkpoint.pack(arrays))
         reduce_epochs(folder.path)
+        if writing is not None:
+            writing.result()
         folder.write_json("summary.json", summary)
         with contextlib.suppress(OSError):  # the run has finished; what is left is removed when it is read again
             for path in checkpoint.find(folder.checkpoints):

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-import threading
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ncollapse.models.norm import fusing
+from ncollapse.train.capture import Captured
 from ncollapse.train.optimiser import Optimiser
 from ncollapse.train.recipe import OptimSpec
-
-CAPTURING = threading.Lock()
-"""Held while a graph is warmed up and captured: of several runs in threads, one at a time."""
-OPEN = threading.Event()
-"""Clear while one run searches for its fastest kernels: the others pause, or it would time them and not its own."""
-OPEN.set()
-WARM_UP = 3
-_here = threading.local()
 
 
 class Tally:
@@ -128,77 +116,3 @@ class GraphStep(EagerStep):
 
     def __call__(self, x: Tensor, y: Tensor, size: int) -> None:
         self.graphs[size](x, y)
-
-
-class Captured:
-    """A function of fixed buffers as one CUDA graph, captured on the current stream (never the default one).
-
-    Errors are confined to this thread and memory to the run's own pool, so that other threads go on meanwhile. They
-    pause only for the first capture of its `kernels` and shapes in this thread, which searches for the fastest.
-    """
-
-    def __init__(
-        self,
-        work: Callable[..., Any],
-        buffers: tuple[Tensor, ...],
-        pool: Any,
-        *,
-        kernels: Hashable,
-        search: bool = True,
-    ) -> None:
-        self.buffers = buffers
-        stream = torch.cuda.current_stream()
-        new = search and is_new((kernels, *((buffer.shape, buffer.dtype) for buffer in buffers)))
-        with CAPTURING, quiet() if new else nullcontext(), fusing(), _searching(search):
-            for _ in range(WARM_UP):
-                work(*buffers)
-            stream.synchronize()
-            gc.collect()
-            torch.cuda.empty_cache()  # while a graph is captured, nothing that earlier runs left can be taken back
-            self.graph = torch.cuda.CUDAGraph()
-            self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            try:
-                self.output = work(*buffers)
-            finally:
-                self.graph.capture_end()
-
-    def __call__(self, *inputs: Tensor) -> Any:
-        OPEN.wait()
-        for buffer, value in zip(self.buffers, inputs):
-            buffer[: len(value)].copy_(value)
-        self.graph.replay()
-        return self.output
-
-
-def is_new(kernels: Hashable) -> bool:
-    """Whether this thread meets these for the first time; what cuDNN found it keeps by thread."""
-    known: set[Hashable] = _here.__dict__.setdefault("known", set())
-    new = kernels not in known
-    known.add(kernels)
-    return new
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Have the GPU alone: runs in other threads pause before their next step, and what they launched is waited for.
-
-    A search beside three other runs took a hundred seconds on an H200, and kept later runs from starting.
-    """
-    OPEN.clear()
-    try:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        yield
-    finally:
-        OPEN.set()
-
-
-@contextmanager
-def _searching(search: bool) -> Iterator[None]:
-    """cuDNN's search for the fastest kernels, left as it is or switched off for a while."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = before and search
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before

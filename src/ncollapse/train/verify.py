@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ncollapse.models import Network, norm
 from ncollapse.train.backend import switch_precision
+from ncollapse.train.capture import CAPTURING
 from ncollapse.train.objective import autocast
-from ncollapse.train.step import CAPTURING
 
 Pair = tuple[Tensor, Tensor]
 """Features and gradients."""

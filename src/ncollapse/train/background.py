@@ -1,0 +1,53 @@
+"""Work beside the training of a GPU: what is measured and written of an epoch while the next one trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class Background:
+    """Does one piece of work after the other: with `apart` in a thread and on a stream of its own, else at once.
+
+    What the work reads must not change meanwhile: copy it first.
+
+    >>> with Background(torch.device("cpu"), apart=True) as background:
+    ...     background.submit(lambda: 2 + 3).result()
+    5
+    """
+
+    def __init__(self, device: torch.device, *, apart: bool) -> None:
+        self.apart = apart
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background") if apart else None
+        self._stream = torch.cuda.Stream(device) if apart and device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Start the work when what this thread has launched so far is done; where nothing is apart, do it now."""
+        if self._thread is None:
+            done: Future[T] = Future()
+            done.set_result(work())
+            return done
+        if self._stream is None:
+            return self._thread.submit(work)
+        stream, ready = self._stream, torch.cuda.current_stream(self._stream.device).record_event()
+
+        def work_on_stream() -> T:
+            with torch.cuda.stream(stream):
+                stream.wait_event(ready)
+                result = work()
+                stream.synchronize()  # only then may the tensors that it read be freed
+            return result
+
+        return self._thread.submit(work_on_stream)
+
+    def __enter__(self) -> Background:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
