@@ -85,8 +85,8 @@ def _climb_faces(matrix: Array) -> tuple[float, Array]:
 def _bound_by_addition(matrix: Array, vector: Array) -> float:
     """lambda_max(M + N), an upper bound on the maximum, for an N >= 0 that leaves `vector` an eigenvector if possible.
 
-    N vanishes on the support of v. Outside it cancels the negative entries of M; between both it is their negative part,
-    scaled so that (M + N) v = 0 there.
+    N vanishes on the support of v. Outside it cancels the negative entries of M. Between both it is their negative
+    part, scaled so that (M + N) v = 0 there.
     """
     inside = vector > 0.0
     added = np.maximum(-matrix, 0.0)
