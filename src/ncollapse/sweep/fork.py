@@ -106,16 +106,15 @@ def _open_pipe() -> tuple[IO[str], IO[str]]:
 
 def _serve(jobs: IO[str], events: IO[str], errors: IO[bytes]) -> None:
     """Be a worker process until the pipe of jobs closes."""
-    from ncollapse.sweep.worker import carry_out_jobs
-
     os.setsid()  # an interrupt reaches the sweep alone, which then ends its workers
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for stream in (1, 2):  # whatever a library prints
         os.dup2(errors.fileno(), stream)
-    _keep_memory()
     try:
+        _keep_memory()
+        from ncollapse.sweep.worker import carry_out_jobs
+
         carry_out_jobs(jobs, events)
     except BaseException:
         traceback.print_exc()
