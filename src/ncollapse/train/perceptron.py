@@ -69,7 +69,7 @@ class PerceptronStep(EagerStep):
 class Detached:
     """A parameter, and its values apart from autograd: each call of a kernel with these takes a microsecond less."""
 
-    def __init__(self, parameter: nn.Parameter) -> None:
+    def __init__(self, parameter: Tensor) -> None:
         self.parameter, self.values = parameter, parameter.detach()
 
 
