@@ -7,6 +7,7 @@ memory, cuDNN's search and torch's fused optimiser. All but the first column of 
 graph, as ours is.
 
     ours          as `ncollapse train` runs it
+    one-stream    the same without streams beside it, and where its time goes (kernels.py)
     eager         the same network with torch's own kernels, launched one by one
     graph         the same, captured
     compiled      the same under torch.compile, captured; `--autotune` asks for mode="max-autotune"
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from kernels import count_norm_bytes, measure_bandwidth, profile_step
 from torch import Tensor, nn
 
 from ncollapse.models import create, norm
@@ -35,7 +37,8 @@ from ncollapse.train.setup import COMPILE_FROM_STEPS
 from ncollapse.train.step import EagerStep, GraphStep, Tally
 
 STEPS, ROUNDS = 50, 5
-COLUMNS = ("ours", "eager", "graph", "compiled", "library")
+COLUMNS = ("ours", "one-stream", "eager", "graph", "compiled", "library")
+OURS = ("ours", "one-stream")
 
 
 @contextmanager
@@ -119,7 +122,7 @@ def time_step(work: Callable[[], None]) -> float:
     return sorted(rounds)[ROUNDS // 2]
 
 
-def time_column(column: str, name: str, device: torch.device, batch: int, autotune: bool) -> dict[str, float]:
+def time_column(column: str, name: str, device: torch.device, batch: int, autotune: bool) -> dict[str, Any]:
     """One cell: milliseconds a step, and the seconds until the first one was ready."""
     torch.manual_seed(0)
     began = time.perf_counter()
@@ -130,16 +133,20 @@ def time_column(column: str, name: str, device: torch.device, batch: int, autotu
         network = create(name, 10).to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         loss = LossSpec("ce").make().to(device)
         objective = Objective(network, loss, DecaySpec(), precision="bf16")
-        if column == "ours":
+        if column in OURS:
             compiles = name in COMPILE_FROM_STEPS
-            objective.features = torch.compile(network.features) if compiles else CastFeatures(network)
+            objective.features = CastFeatures(network, overlap=column == "ours", compile=compiles)
         elif column == "compiled":
             mode = "max-autotune-no-cudagraphs" if autotune else None
             objective.features = torch.compile(network.features, mode=mode)
         work = make_step(network, objective, name, device, batch, graph=column != "eager")
     torch.cuda.synchronize()
     ready = time.perf_counter() - began
-    return {"ms": time_step(work), "ready_s": ready}
+    cell: dict[str, Any] = {"ms": time_step(work), "ready_s": ready}
+    if column == "one-stream":
+        floor = count_norm_bytes(name, batch) / measure_bandwidth(device)
+        cell |= {**profile_step(work), "least_norm_us": round(1e6 * floor, 1)}
+    return cell
 
 
 def time_networks(
@@ -154,7 +161,7 @@ def time_networks(
             torch.cuda.empty_cache()
             with switches(device, "bf16", False), own_stream(device):
                 try:
-                    if column == "ours":
+                    if column in OURS:
                         cell: Any = time_column(column, name, device, batch, False)
                     else:
                         with without_our_kernels():

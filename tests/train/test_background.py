@@ -133,3 +133,20 @@ def test_large_features_are_measured_before_training_goes_on(tmp_path, apart, mo
     monkeypatch.setattr(loop._Loop, "measure", measure)
     train(tmp_path)
     assert done == [True] * 3
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_measures_the_same_beside_training(tmp_path, monkeypatch):
+    recipe = recipes.get("digits").override(optim__epochs=8)
+    found = []
+    for apart in (True, False):
+        monkeypatch.setattr(loop, "Background", lambda device, apart, chosen=apart: Background(device, apart=chosen))
+        summary = loop.run(recipe, tmp_path / str(apart), device="cuda")
+        history = (tmp_path / str(apart) / recipe.run_id / "history.jsonl").read_text().splitlines()
+        found.append((summary, [json.loads(line) for line in history]))
+    (beside, rows), (plain, others) = found
+    assert [row["epoch"] for row in rows] == [row["epoch"] for row in others] == list(range(1, 9))
+    for row, other in zip(rows, others):
+        for name in ("nc1", "nc2", "nc3", "accuracy", "feature_energy"):
+            assert row["train"][name] == pytest.approx(other["train"][name], rel=1e-3)
+    assert beside["train"]["nc1"] == pytest.approx(plain["train"]["nc1"], rel=1e-3)

@@ -1,6 +1,7 @@
 """Graphs are captured by one thread; a run that searches for its fastest kernels has the GPU alone for a while."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -89,3 +90,15 @@ def test_capturing_keeps_the_stream_and_the_gradient_mode_of_the_run(grad):
         double = capture.Captured(work, (x.clone(),), torch.cuda.graph_pool_handle(), kernels=("test", grad))
         assert set(seen) == {(stream, grad, True)}
         assert double(x + 1).tolist() == [4.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize(("kernels", "wanted"), [(capture.ALL, (True, 0)), (10, (True, 10)), (None, (False, 7))])
+def test_how_many_kernels_cudnn_tries(monkeypatch, kernels, wanted):
+    cudnn = SimpleNamespace(benchmark=True, benchmark_limit=7)
+    monkeypatch.setattr(torch.backends, "cudnn", cudnn)
+    with capture._searching(kernels):
+        assert (cudnn.benchmark, cudnn.benchmark_limit) == wanted
+    assert (cudnn.benchmark, cudnn.benchmark_limit) == (True, 7)
+    cudnn.benchmark = False
+    with capture._searching(kernels):
+        assert not cudnn.benchmark

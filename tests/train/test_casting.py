@@ -22,6 +22,34 @@ def test_as_autocast(name):
         assert h.dtype == torch.float32
         found.append([h.detach(), *(p.grad for p in network.trunk.parameters())])
     assert all(weight.dtype == torch.float32 and weight.grad is not None for weight in cast.weights.values())
+    assert len(cast.weights) == {"resnet32": 31, "vit-small": 49, "mlp-32": 6}[name]
     for a, b in zip(*found):
         assert a.dtype == torch.float32
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5 * float(b.abs().max()))
+
+
+def test_compiled_into_one_graph(monkeypatch):
+    """All but the cast: what is compiled sees the weights in bfloat16."""
+    torch.manual_seed(0)
+    network = create("vit-small", 4, image_size=16)
+    network.trunk.layers = network.trunk.layers[:1]
+    graphs = []
+
+    def record(graph, example_inputs):
+        graphs.append([tensor.dtype for tensor in example_inputs if isinstance(tensor, torch.Tensor)])
+        return graph.forward
+
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda work: compiled(work, backend=record, fullgraph=True))
+    cast, x = CastFeatures(network, compile=True), torch.randn(3, 3, 16, 16)
+    found = []
+    for features in (cast, network.features):
+        network.zero_grad()
+        with autocast(x.device, "bf16"):
+            h = features(x)
+        h.square().sum().backward()
+        found.append([h.detach(), *(p.grad for p in network.trunk.parameters())])
+    assert len(graphs) == 1
+    assert graphs[0].count(torch.bfloat16) == len(cast.weights)
+    for a, b in zip(*found):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5 * float(b.abs().max()))

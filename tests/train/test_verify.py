@@ -4,8 +4,15 @@ import pytest
 import torch
 
 from ncollapse.models import create, norm
-from ncollapse.train import verify
+from ncollapse.train import verified, verify
 from ncollapse.train.verify import differentiate_features, find_fault
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Comparisons that passed elsewhere do not count here."""
+    monkeypatch.setenv("NCOLLAPSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(verify, "_verified", set())
 
 
 @pytest.fixture
@@ -73,6 +80,47 @@ def test_a_network_that_enlarges_rounding_is_not_taken_for_a_fault(model, monkey
     assert "gradients differ by 2.6 of the norm, and 1.9 are allowed" in find_fault(model, torch.zeros(1), "bf16")
 
 
+def test_a_comparison_that_passed_is_not_repeated(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCOLLAPSE_CACHE", str(tmp_path))
+    facts = ("resnet18", "bf16", (3, 32, 32), "a GPU", 13000, "2.11.0", "3.6.0")
+    assert not verified.was_verified(*facts)
+    verified.remember_verified(*facts)
+    assert verified.was_verified(*facts)
+    for i in range(len(facts)):
+        assert not verified.was_verified(*facts[:i], "another", *facts[i + 1 :])
+    monkeypatch.setattr(verified, "_digest_sources", lambda: "other kernels")
+    assert not verified.was_verified(*facts)
+
+
+def test_a_cache_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NCOLLAPSE_CACHE", str(tmp_path / "file"))
+    verified.remember_verified("resnet18")
+    assert not verified.was_verified("resnet18")
+
+
+def test_the_cache_is_in_the_users_folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("NCOLLAPSE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert verified.locate_cache() == tmp_path / "ncollapse"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert verified.locate_cache() == tmp_path / ".cache" / "ncollapse"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_verification_on_this_gpu_is_remembered(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCOLLAPSE_CACHE", str(tmp_path))
+    monkeypatch.setattr(verify, "_verified", set())
+    asked = []
+    monkeypatch.setattr(verify, "find_fault", lambda *args: asked.append(args))
+    model, x = create("wide-resnet18-0.25", 10).cuda(), torch.zeros(2, 3, 32, 32, device="cuda")
+    verify.verify_kernels("wide-resnet18-0.25", model, x, "bf16")
+    verify._verified.clear()
+    verify.verify_kernels("wide-resnet18-0.25", model, x, "bf16")
+    assert len(asked) == 1
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "densenet121", "densenet121-small", "vit-small", "resnet32"])
 def test_no_fault_on_this_gpu(name):
@@ -87,18 +135,20 @@ def test_images_in_bfloat16_are_compared_in_float32(model, monkeypatch):
         """As the loaders of a run in bfloat16 give them."""
 
         is_cuda, device, images = True, torch.device("cuda"), torch.randn(8, 3, 8, 8).bfloat16()
+        shape = images.shape
 
         def __getitem__(self, which):
             return self.images[which]
 
     monkeypatch.setattr(norm, "HAS_TRITON", True)
+    monkeypatch.setattr(verify, "describe_gpu", lambda _: ("a GPU",))
     verify.verify_kernels("a network of its own", model, OnGPU(), "bf16")
     assert norm.HAS_TRITON
 
 
 def test_a_fault_switches_the_kernels_off(model, monkeypatch, caplog):
     class OnGPU:
-        is_cuda, device = True, torch.device("cuda")
+        is_cuda, device, shape = True, torch.device("cuda"), (8, 3, 8, 8)
 
         def __getitem__(self, _):
             return self
@@ -107,6 +157,7 @@ def test_a_fault_switches_the_kernels_off(model, monkeypatch, caplog):
             return self
 
     monkeypatch.setattr(norm, "HAS_TRITON", True)
+    monkeypatch.setattr(verify, "describe_gpu", lambda _: ("a GPU",))
     monkeypatch.setattr(verify, "find_fault", lambda *_: "no such instruction")
     verify.verify_kernels("resnet18", model, OnGPU(), "bf16")
     assert not norm.HAS_TRITON

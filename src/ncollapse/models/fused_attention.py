@@ -1,7 +1,8 @@
 """Triton kernels of attention over short sequences: one program holds all tokens of one head of one image.
 
 A ViT on 32 x 32 pixels has 65 tokens, so that the whole matrix of scores fits into registers: one pass in each
-direction, nothing but queries, keys and values kept, and no transposed copies. Tokens come in two tiles.
+direction, nothing but queries, keys and values kept, and no transposed copies. Tokens come in two tiles, since the size
+of a tile is a power of two: 64 and 16 for 65 tokens.
 
     P = softmax(Q K^T / sqrt(d)), O = P V;   dV = P^T dO, dS = P (dO V^T - rowsum(P dO V^T)), dQ = dS K, dK = dS^T Q
 """
@@ -36,10 +37,10 @@ def _score(q, k, start, tokens, scale, TILE: tl.constexpr):  # type: ignore[no-u
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _weigh(q, k, k2, tokens, scale, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _weigh(q, k, k2, tokens, scale, TILE: tl.constexpr, REST: tl.constexpr):  # type: ignore[no-untyped-def]
     """softmax(Q K^T) over the keys of both tiles."""
     first = _score(q, k, 0, tokens, scale, TILE)
-    second = _score(q, k2, TILE, tokens, scale, TILE)
+    second = _score(q, k2, TILE, tokens, scale, REST)
     top = tl.maximum(tl.max(first, 1), tl.max(second, 1))[:, None]
     first = tl.exp(first - top)
     second = tl.exp(second - top)
@@ -48,22 +49,24 @@ def _weigh(q, k, k2, tokens, scale, TILE: tl.constexpr):  # type: ignore[no-unty
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _attend(qkv, out, tokens, heads, scale, TILE: tl.constexpr, DIM: tl.constexpr):  # type: ignore[no-untyped-def]
+def _attend(  # type: ignore[no-untyped-def]
+    qkv, out, tokens, heads, scale, TILE: tl.constexpr, REST: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
     image, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     width = heads * DIM
     base = qkv + image * tokens * 3 * width + head * DIM
     k = _load(base + width, 0, tokens, 3 * width, TILE, DIM)
-    k2 = _load(base + width, TILE, tokens, 3 * width, TILE, DIM)
+    k2 = _load(base + width, TILE, tokens, 3 * width, REST, DIM)
     v = _load(base + 2 * width, 0, tokens, 3 * width, TILE, DIM)
-    v2 = _load(base + 2 * width, TILE, tokens, 3 * width, TILE, DIM)
+    v2 = _load(base + 2 * width, TILE, tokens, 3 * width, REST, DIM)
     to = out + image * tokens * width + head * DIM
     q = _load(base, 0, tokens, 3 * width, TILE, DIM)
-    p, p2 = _weigh(q, k, k2, tokens, scale, TILE)
+    p, p2 = _weigh(q, k, k2, tokens, scale, TILE, REST)
     _store(to, tl.dot(p.to(v.dtype), v) + tl.dot(p2.to(v.dtype), v2), 0, tokens, width, TILE, DIM)
     if tokens > TILE:
-        q = _load(base, TILE, tokens, 3 * width, TILE, DIM)
-        p, p2 = _weigh(q, k, k2, tokens, scale, TILE)
-        _store(to, tl.dot(p.to(v.dtype), v) + tl.dot(p2.to(v.dtype), v2), TILE, tokens, width, TILE, DIM)
+        q2 = _load(base, TILE, tokens, 3 * width, REST, DIM)
+        p21, p22 = _weigh(q2, k, k2, tokens, scale, TILE, REST)
+        _store(to, tl.dot(p21.to(v.dtype), v) + tl.dot(p22.to(v.dtype), v2), TILE, tokens, width, REST, DIM)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -77,7 +80,7 @@ def _differentiate_scores(do, v, v2, p, p2, scale):  # type: ignore[no-untyped-d
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _attend_backward(  # type: ignore[no-untyped-def]
-    d_out, qkv, d_qkv, tokens, heads, scale, TILE: tl.constexpr, DIM: tl.constexpr,
+    d_out, qkv, d_qkv, tokens, heads, scale, TILE: tl.constexpr, REST: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
     image, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     width = heads * DIM
@@ -85,12 +88,12 @@ def _attend_backward(  # type: ignore[no-untyped-def]
     to = d_qkv + image * tokens * 3 * width + head * DIM
     come = d_out + image * tokens * width + head * DIM
     k = _load(base + width, 0, tokens, 3 * width, TILE, DIM)
-    k2 = _load(base + width, TILE, tokens, 3 * width, TILE, DIM)
+    k2 = _load(base + width, TILE, tokens, 3 * width, REST, DIM)
     v = _load(base + 2 * width, 0, tokens, 3 * width, TILE, DIM)
-    v2 = _load(base + 2 * width, TILE, tokens, 3 * width, TILE, DIM)
+    v2 = _load(base + 2 * width, TILE, tokens, 3 * width, REST, DIM)
     q = _load(base, 0, tokens, 3 * width, TILE, DIM)
     do = _load(come, 0, tokens, width, TILE, DIM)  # zero past the last token: those rows add nothing
-    p, p2 = _weigh(q, k, k2, tokens, scale, TILE)
+    p, p2 = _weigh(q, k, k2, tokens, scale, TILE, REST)
     ds, ds2 = _differentiate_scores(do, v, v2, p, p2, scale)
     _store(to, tl.dot(ds, k) + tl.dot(ds2, k2), 0, tokens, 3 * width, TILE, DIM)
     dk = tl.dot(tl.trans(ds), q)
@@ -98,24 +101,30 @@ def _attend_backward(  # type: ignore[no-untyped-def]
     dv = tl.dot(tl.trans(p.to(do.dtype)), do)
     dv2 = tl.dot(tl.trans(p2.to(do.dtype)), do)
     if tokens > TILE:
-        q = _load(base, TILE, tokens, 3 * width, TILE, DIM)
-        do = _load(come, TILE, tokens, width, TILE, DIM)
-        p, p2 = _weigh(q, k, k2, tokens, scale, TILE)
-        ds, ds2 = _differentiate_scores(do, v, v2, p, p2, scale)
-        _store(to, tl.dot(ds, k) + tl.dot(ds2, k2), TILE, tokens, 3 * width, TILE, DIM)
-        dk += tl.dot(tl.trans(ds), q)
-        dk2 += tl.dot(tl.trans(ds2), q)
-        dv += tl.dot(tl.trans(p.to(do.dtype)), do)
-        dv2 += tl.dot(tl.trans(p2.to(do.dtype)), do)
+        q2 = _load(base, TILE, tokens, 3 * width, REST, DIM)
+        do2 = _load(come, TILE, tokens, width, REST, DIM)
+        p21, p22 = _weigh(q2, k, k2, tokens, scale, TILE, REST)
+        ds21, ds22 = _differentiate_scores(do2, v, v2, p21, p22, scale)
+        _store(to, tl.dot(ds21, k) + tl.dot(ds22, k2), TILE, tokens, 3 * width, REST, DIM)
+        dk += tl.dot(tl.trans(ds21), q2)
+        dk2 += tl.dot(tl.trans(ds22), q2)
+        dv += tl.dot(tl.trans(p21.to(do2.dtype)), do2)
+        dv2 += tl.dot(tl.trans(p22.to(do2.dtype)), do2)
     _store(to + width, dk, 0, tokens, 3 * width, TILE, DIM)
-    _store(to + width, dk2, TILE, tokens, 3 * width, TILE, DIM)
+    _store(to + width, dk2, TILE, tokens, 3 * width, REST, DIM)
     _store(to + 2 * width, dv, 0, tokens, 3 * width, TILE, DIM)
-    _store(to + 2 * width, dv2, TILE, tokens, 3 * width, TILE, DIM)
+    _store(to + 2 * width, dv2, TILE, tokens, 3 * width, REST, DIM)
 
 
-def _tile(tokens: int) -> int:
-    """Half of the tokens, up to a power of two: 64 for 65."""
-    return max(16, triton.next_power_of_2(tokens) // 2)  # type: ignore[no-any-return]
+def choose_tiles(tokens: int) -> tuple[int, int]:
+    """Two powers of two from 16 on that hold all tokens, their sum as small as possible, the larger one first.
+
+    >>> [choose_tiles(tokens) for tokens in (1, 33, 65, 100, 128)]
+    [(16, 16), (32, 16), (64, 16), (64, 64), (64, 64)]
+    """
+    sizes = (16, 32, 64)
+    fitting = [(first, rest) for first in sizes for rest in sizes if rest <= first and first + rest >= tokens]
+    return min(fitting, key=sum)
 
 
 def compute_attention(qkv: Tensor, heads: int) -> Tensor:
@@ -123,7 +132,7 @@ def compute_attention(qkv: Tensor, heads: int) -> Tensor:
     images, tokens, triple = qkv.shape
     out = qkv.new_empty(images, tokens, triple // 3)
     dim = triple // 3 // heads
-    _attend[images, heads](qkv, out, tokens, heads, dim**-0.5, _tile(tokens), dim)
+    _attend[images, heads](qkv, out, tokens, heads, dim**-0.5, *choose_tiles(tokens), dim)
     return out
 
 
@@ -132,5 +141,5 @@ def differentiate_attention(d_out: Tensor, qkv: Tensor, heads: int) -> Tensor:
     images, tokens, triple = qkv.shape
     d_qkv = torch.empty_like(qkv)
     dim = triple // 3 // heads
-    _attend_backward[images, heads](d_out, qkv, d_qkv, tokens, heads, dim**-0.5, _tile(tokens), dim)
+    _attend_backward[images, heads](d_out, qkv, d_qkv, tokens, heads, dim**-0.5, *choose_tiles(tokens), dim)
     return d_qkv

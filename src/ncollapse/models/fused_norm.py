@@ -248,16 +248,21 @@ def _apply_grid(x: Tensor) -> tuple[int, int, tuple[int, int], tuple[int, int]]:
     return m, c, (triton.cdiv(m, rows), triton.cdiv(c, channels)), (rows, channels)
 
 
-def _scratch(x: Tensor, blocks: int, columns: int, channels: int) -> tuple[Tensor, Tensor]:
-    """Room for the blocks' sums, and the tickets by which the last block knows itself.
+def find_tickets(x: Tensor, count: int) -> Tensor:
+    """Zeros by which the last of several programs knows itself.
 
     Kernels leave their tickets at zero, and those of one stream follow one another, so that they can share them.
     """
     key = x.device, torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
     ticket = _tickets.get(key)
-    if ticket is None or len(ticket) < columns:
-        ticket = _tickets[key] = torch.zeros(max(1024, columns), dtype=torch.int32, device=x.device)
-    return torch.empty(columns, blocks, 2, channels, dtype=torch.float32, device=x.device), ticket
+    if ticket is None or len(ticket) < count:
+        ticket = _tickets[key] = torch.zeros(max(1024, count), dtype=torch.int32, device=x.device)
+    return ticket
+
+
+def _scratch(x: Tensor, blocks: int, columns: int, channels: int) -> tuple[Tensor, Tensor]:
+    """Room for the blocks' sums, and their tickets."""
+    return torch.empty(columns, blocks, 2, channels, dtype=torch.float32, device=x.device), find_tickets(x, columns)
 
 
 def compute_statistics(

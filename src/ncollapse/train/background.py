@@ -37,6 +37,7 @@ class Background:
         stream, ready = self._stream, torch.cuda.current_stream(self._stream.device).record_event()
 
         def work_on_stream() -> T:
+            torch.cuda.set_device(stream.device)  # cuBLAS warns where a thread has no context yet
             with torch.cuda.stream(stream):
                 stream.wait_event(ready)
                 result = work()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -33,28 +35,43 @@ class CastTogether(torch.autograd.Function):
 
 
 class CastFeatures:
-    """`model.features` for training under bfloat16 autocast, which would cast each layer's weights by itself."""
+    """`model.features` for training under bfloat16 autocast, which would cast each layer's weights by itself.
 
-    def __init__(self, model: Network) -> None:
-        self.model = model
+    With `overlap` a captured step uses streams of its own for what can go on side by side; with `compile` it is
+    compiled instead, all but the cast.
+    """
+
+    def __init__(self, model: Network, *, overlap: bool = True, compile: bool = False) -> None:
+        self.model, self.overlap = model, overlap and not compile
         self.beside: Beside | None = None
-        self.weights = {
-            f"{name}.weight" if name else "weight": module.weight
-            for name, module in model.trunk.named_modules()
-            if isinstance(module, (nn.Conv2d, nn.Linear)) and module.weight.dtype == torch.float32
-        }
+        self.weights = dict(find_weights(model.trunk))
+        self.run = torch.compile(self._run) if compile else self._run
 
     def __call__(self, x: Tensor) -> Tensor:
         beside = self.find_beside(x)
         copies = dict(zip(self.weights, CastTogether.apply(beside, *self.weights.values())))  # type: ignore[no-untyped-call]
-        with overlapping(beside):
-            features = functional_call(self.model.trunk, copies, (x,))
-        return self.model.forward_head(features, pre_logits=True)
+        with overlapping(beside), warnings.catch_warnings():
+            # torch's compiler looks at the gradient of every input, and these are not leaves
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+            return self.run(x, copies)
+
+    def _run(self, x: Tensor, copies: dict[str, Tensor]) -> Tensor:
+        return self.model.forward_head(functional_call(self.model.trunk, copies, (x,)), pre_logits=True)
 
     def find_beside(self, x: Tensor) -> Beside | None:
         """Streams for what can go on side by side in a captured step; launched one by one, nothing overlaps."""
-        if not (x.is_cuda and is_fusing() and torch.is_grad_enabled()):
+        if not (self.overlap and x.is_cuda and is_fusing() and torch.is_grad_enabled()):
             return None
         if self.beside is None or self.beside.own != torch.cuda.current_stream(x.device):
             self.beside = Beside(x.device)
         return self.beside
+
+
+def find_weights(trunk: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The float32 matrices and kernels of the trunk's layers, by name."""
+    keys = {nn.Conv2d: "weight", nn.Linear: "weight", nn.MultiheadAttention: "in_proj_weight"}
+    for name, module in trunk.named_modules():
+        key = next((key for kind, key in keys.items() if isinstance(module, kind)), None)
+        weight = None if key is None else getattr(module, key)
+        if weight is not None and weight.dtype == torch.float32:
+            yield f"{name}.{key}" if name else str(key), weight

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ncollapse.train.build import Loaders
 
 EVAL_BATCH = 2048
+TRIED = 10
+"""Kernels of a convolution that are tried for the fastest: all of them, on such batches, take seconds."""
 
 
 class Batches(Protocol):
@@ -56,7 +58,7 @@ class Extractor:
         fitting = [size for size in self.graphs if size[1:] == x.shape[1:] and size[0] >= len(x)]
         if not fitting:
             kernels = ("features", *(p.shape for p in self.model.parameters()))
-            self.graphs[x.shape] = Captured(self._work, (x.clone(),), self.pool, kernels=kernels)
+            self.graphs[x.shape] = Captured(self._work, (x.clone(),), self.pool, kernels=kernels, search=TRIED)
         graph = self.graphs[min(fitting, default=x.shape)]
         return graph(x)[: len(x)].clone()  # type: ignore[no-any-return]
 

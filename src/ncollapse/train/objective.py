@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ncollapse.heads import decay
+from ncollapse.heads import ETFHead, LinearHead, decay
 from ncollapse.losses import Loss
 from ncollapse.models import Network
+from ncollapse.train.last_layer import can_fuse_last_layer, fuse_last_layer
 from ncollapse.train.recipe import DecaySpec
 
 
@@ -52,24 +53,31 @@ class Objective(nn.Module):
                 "optim.batch_size leaves of the samples; another optim.batch_size helps"
             ) from error
         features = features.float()
+        share = 1.0 if size is None else len(x) * self.world / size
+        whole = share == 1.0 and self.world == 1 and not self.weight_decay
+        if whole and can_fuse_last_layer(self.model.head, self.loss, features, y):
+            return fuse_last_layer(self.model.head, self.loss, self.decays, features, y)  # type: ignore[arg-type]
         logits = self.model.head(features)
         loss: Tensor = self.loss(logits, y)
-        share = 1.0 if size is None else len(x) * self.world / size
         if share != 1.0:
             loss = loss * share if share else logits.sum()
         total = loss
         if self.decayed:
-            total = total + decay(
-                self.model.head,
-                features,
-                weight_decay=self.decays.weight,
-                feature_decay=self.decays.feature * self.world,
-                bias_decay=self.decays.bias,
-            )
+            total = total + self.decay(features, self.model.head)
         if self.weight_decay:
             trainable = [p for p in self.model.parameters() if p.requires_grad]
             total = total + 0.5 * self.weight_decay * torch.stack([p.square().sum() for p in trainable]).sum()
         return total, loss.detach()
+
+    def decay(self, features: Tensor, head: LinearHead | ETFHead) -> Tensor:
+        """The decays of the last layer."""
+        return decay(
+            head,
+            features,
+            weight_decay=self.decays.weight,
+            feature_decay=self.decays.feature * self.world,
+            bias_decay=self.decays.bias,
+        )
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:

@@ -27,7 +27,7 @@ from ncollapse.train.recipe import Recipe
 from ncollapse.train.recover import find_checkpoint
 from ncollapse.train.state import restore, tensors_of
 from ncollapse.train.step import EagerStep, GraphStep, SearchStep, Tally
-from ncollapse.train.verify import verify_kernels
+from ncollapse.train.verify import verify_kernels, verify_last_layer
 
 COMPILE_FROM_STEPS = {"vit-small": 15_000}
 """Networks that compiling makes faster, and from how many steps on it repays itself: on an H200 it takes 35 s the first
@@ -86,8 +86,6 @@ def prepare(
 
     loaders = make_loaders(recipe, load_splits(recipe, data_root) if splits is None else splits, world)
     model, problem = build_model(recipe, loaders, world)
-    if cuda:
-        verify_kernels(recipe.model.name, model, loaders.train.prepare(1, 0)[0], recipe.precision)
     if compile is None:
         alone = threading.current_thread() is threading.main_thread()
         repaid = COMPILE_FROM_STEPS.get(recipe.model.name, math.inf)
@@ -100,10 +98,15 @@ def prepare(
         weight_decay=recipe.optim.weight_decay if searches else 0.0,
         world=world.size,
     )
-    if compile:
+    if cuda:
+        x, y = loaders.train.prepare(1, 0)
+        verify_kernels(recipe.model.name, model, x, recipe.precision)
+        verify_last_layer(objective, y)
+    ours = ":" not in recipe.model.name  # others may use weights in their way
+    if ours and graph and recipe.precision == "bf16":
+        objective.features = CastFeatures(model, compile=compile)
+    elif compile:
         objective.features = torch.compile(model.features)
-    elif graph and recipe.precision == "bf16" and ":" not in recipe.model.name:  # others may use weights in their way
-        objective.features = CastFeatures(model)
     minimised = objective if world.size == 1 else nn.parallel.DistributedDataParallel(objective)
     solver = optimiser.make(recipe.optim, model)
     tally = Tally(world.device)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ncollapse.train.capture import Captured
+from ncollapse.train.capture import ALL, Captured
 from ncollapse.train.optimiser import Optimiser
 from ncollapse.train.recipe import OptimSpec
 
@@ -118,7 +118,7 @@ class GraphStep(EagerStep):
                 (x.clone(), y.clone()),
                 pool,
                 kernels=("step", *(p.shape for p in self.parameters)),
-                search=len(x) == most,
+                search=ALL if len(x) == most else None,
             )
 
     def __call__(self, x: Tensor, y: Tensor, size: int) -> None:

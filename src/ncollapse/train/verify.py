@@ -2,25 +2,29 @@
 
 The kernels are compiled for whatever GPU, driver and Triton are there. One forward and backward pass of the network on
 a few samples of the run shows whether they work; where they do not, torch's own kernels are used and a warning says so.
+A comparison that has passed is not repeated on the same GPU with the same versions (`verified`).
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from ncollapse.models import Network, norm
+from ncollapse.runs.environment import find_version
 from ncollapse.train.backend import switch_precision
 from ncollapse.train.capture import CAPTURING
-from ncollapse.train.objective import autocast
+from ncollapse.train.last_layer import fuse_last_layer, knows_last_layer
+from ncollapse.train.objective import Objective, autocast
+from ncollapse.train.verified import remember_verified, was_verified
 
 Pair = tuple[Tensor, Tensor]
-"""Features and gradients."""
+"""Features, or the objective and the loss, and gradients."""
 log = logging.getLogger("ncollapse.train")
 SAMPLES = 16
 LARGEST_ERROR = 0.1
@@ -28,21 +32,44 @@ LARGEST_ERROR = 0.1
 LARGER, SLACK = 1.5, 0.02
 """In bfloat16 the kernels may be so many times as far from float32 as torch's own, and a little more. Rounding alone
 changes the gradients of a ResNet50 by more than their norm, so that no fixed bound would do."""
-_verified: set[tuple[str, torch.device, str]] = set()
+LAST_LAYER_ERROR = 1e-3
+_verified: set[tuple[object, ...]] = set()
 
 
 def verify_kernels(name: str, model: Network, x: Tensor, precision: str) -> None:
     """Switch the fused kernels off if they fail or disagree on the first samples `x`; once per network and device."""
-    key = name, x.device, precision
+    facts = name, precision, tuple(x.shape[1:])
+    _verify(f"model.name = {name!r}", facts, x, lambda: find_fault(model, x[:SAMPLES].float(), precision))
+
+
+def verify_last_layer(objective: Objective, target: Tensor) -> None:
+    """The same for the fused last layer, on random features."""
+    head, loss = objective.model.head, objective.loss
+    if knows_last_layer(head, loss):
+        facts = "last layer", loss.name, tuple(head.weight.shape), head.bias is None, tuple(target.shape)
+        _verify(f"loss.name = {loss.name!r}", facts, target, lambda: find_last_layer_fault(objective, target))
+
+
+def _verify(what: str, facts: tuple[object, ...], on: Tensor, find: Callable[[], str | None]) -> None:
+    """Switch the fused kernels off if `find` names a fault, unless the same comparison has passed before."""
+    key = (*facts, on.device)
     with CAPTURING:  # not beside another run's capture, and once for the runs that share a GPU
-        if not (x.is_cuda and norm.HAS_TRITON) or key in _verified:
+        if not (on.is_cuda and norm.HAS_TRITON) or key in _verified:
             return
-        fault = find_fault(model, x[:SAMPLES].float(), precision)
+        facts = (*facts, *describe_gpu(on.device))
+        fault = None if was_verified(*facts) else find()
         if fault is None:
             _verified.add(key)
+            remember_verified(*facts)
             return
         norm.HAS_TRITON = False
-    log.warning("model.name = %r: the fused kernels are not used on this GPU, torch's own are: %s", name, fault)
+    log.warning("%s: the fused kernels are not used on this GPU, torch's own are: %s", what, fault)
+
+
+def describe_gpu(device: torch.device) -> tuple[object, ...]:
+    """What the kernels are compiled for, and by what."""
+    driver = getattr(torch._C, "_cuda_getDriverVersion", lambda: None)()
+    return torch.cuda.get_device_name(device), driver, torch.__version__, find_version("triton")
 
 
 def find_fault(model: Network, x: Tensor, precision: str) -> str | None:
@@ -62,9 +89,41 @@ def find_fault(model: Network, x: Tensor, precision: str) -> str | None:
         return f"{type(error).__name__}: {error}"
 
 
-def name_fault(found: Pair, wanted: Pair, limits: Sequence[float]) -> str | None:
-    """Which of features and gradients are farther from what is wanted than the limits allow."""
-    for what, distance, limit in zip(("features", "gradients"), measure_distances(found, wanted), limits):
+def find_last_layer_fault(objective: Objective, target: Tensor) -> str | None:
+    """What is wrong with the fused last layer on random features and these targets; None where nothing is."""
+    try:
+        head, loss = copy.deepcopy(objective.model.head), objective.loss
+        dim, generator = objective.model.num_features, torch.Generator().manual_seed(0)
+        features = torch.randn(len(target), dim, generator=generator).to(target.device)
+        found: list[Pair] = []
+        for fused in (True, False):
+            head.zero_grad()
+            leaf = features.clone().requires_grad_()
+            if fused:
+                total, value = fuse_last_layer(head, loss, objective.decays, leaf, target)  # type: ignore[arg-type]
+            else:
+                value = loss(head(leaf), target)
+                total = value + objective.decay(leaf, head)
+            total.backward()  # type: ignore[no-untyped-call]
+            grads = [leaf.grad, *(parameter.grad for parameter in head.parameters())]
+            found.append(
+                (
+                    torch.stack([total.detach(), value.detach()]),
+                    torch.cat([g.flatten() for g in grads if g is not None]),
+                )
+            )
+        return name_fault(found[0], found[1], (LAST_LAYER_ERROR,) * 2, ("values", "gradients"))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def name_fault(
+    found: Pair, wanted: Pair, limits: Sequence[float], names: Sequence[str] = ("features", "gradients")
+) -> str | None:
+    """Which of the two is farther from what is wanted than the limits allow."""
+    for what, distance, limit in zip(names, measure_distances(found, wanted), limits):
         if not distance <= limit:
             return f"their {what} differ by {distance:.2g} of the norm, and {limit:.2g} are allowed"
     return None
