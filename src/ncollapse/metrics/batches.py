@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .presence import refuse_few
+from .workspace import Workspace
 
 Array: TypeAlias = Tensor | np.ndarray[Any, Any]
 Labels: TypeAlias = Array | Sequence[int]
@@ -23,14 +24,21 @@ CPU_ROWS = 4096  # a longer chunk of narrow features would lose digits in its su
 INFERRED_CLASSES = 1 << 20  # a larger number of classes has to be given, not inferred from the largest label
 
 
+class Reader(Protocol):
+    """Reads in chunks."""
+
+    def __call__(self, rows: int, room: Workspace | None = None) -> Iterator[Chunk]:
+        """Chunks of at most `rows` samples; each overwrites the features of the one before, which are in `room`."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Something that can be read in chunks of (float64 features [c, d], int64 labels [c]) as often as needed."""
 
-    read: Callable[[int], Iterator[Chunk]]  # rows a chunk -> chunks; each overwrites the features of the one before
+    read: Reader
     dim: int
     device: torch.device
-    num_classes: int | None  # largest label + 1 where all labels are known, None for batches not read yet
+    num_classes: int | None  # largest label + 1 of arrays, None for batches, which may differ from pass to pass
 
     def rows(self, num_classes: int = 0) -> int:
         """Samples a chunk: its features, and two scores for each of `num_classes`, stay within a fixed size."""
@@ -65,15 +73,19 @@ def _open_arrays(features: Array, labels: Any) -> Source:
     if count == 0:
         raise ValueError("features: no samples (N = 0); at least one is needed")
     device = _choose_device(features)
-    index = check_labels(labels, count).to(device)
+    index = check_shape(labels, count)
+    least, largest = (int(edge) for edge in torch.stack(torch.aminmax(index)).tolist())
+    if least < 0:
+        refuse_negative(index)
+    index = index.to(device)
 
-    def read(rows: int) -> Iterator[Chunk]:
-        buffer = _make_buffer(min(rows, count), features.shape[1], device)
+    def read(rows: int, room: Workspace | None = None) -> Iterator[Chunk]:
+        buffer = (room or Workspace(device)).take("chunk", min(rows, count), features.shape[1])
         for start in range(0, count, rows):
             stop = min(start + rows, count)
             yield fill(buffer[: stop - start], features[start:stop]), index[start:stop]
 
-    return Source(read, features.shape[1], device, int(index.max()) + 1)
+    return Source(read, features.shape[1], device, largest + 1)
 
 
 def _open_batches(batches: Any) -> Source:
@@ -93,9 +105,9 @@ def _open_batches(batches: Any) -> Source:
     dim = first[0].shape[1]
     device = _choose_device(first[0])
 
-    def read(rows: int) -> Iterator[Chunk]:
+    def read(rows: int, room: Workspace | None = None) -> Iterator[Chunk]:
         # batches are cut and joined into full chunks: the work does not depend on how they came
-        buffer = _make_buffer(rows, dim, device)
+        buffer = (room or Workspace(device)).take("chunk", rows, dim)
         held: list[Tensor] = []
         size = 0
         for batch in batches:
@@ -125,8 +137,8 @@ def leave_out_rare(source: Source, min_count: int) -> Source:
         counts = found.index_add_(0, torch.arange(len(counts), device=found.device), counts)
     refuse_few(int(counts.max()), min_count)
 
-    def read(rows: int) -> Iterator[Chunk]:
-        for features, labels in source.read(rows):
+    def read(rows: int, room: Workspace | None = None) -> Iterator[Chunk]:
+        for features, labels in source.read(rows, room):
             kept = counts[labels] >= min_count
             if bool(kept.any()):
                 yield (features, labels) if bool(kept.all()) else (features[kept], labels[kept])
@@ -188,9 +200,14 @@ def check_labels(labels: Any, count: int) -> Tensor:
     """Labels as int64 [count]; float, one-hot, negative or too few labels are refused."""
     index = check_shape(labels, count)
     if count and int(index.min()) < 0:
-        row = int((index < 0).nonzero()[0])
-        raise ValueError(f"labels: expected integers 0..K-1, got {int(index[row])} in row {row}")
+        refuse_negative(index)
     return index
+
+
+def refuse_negative(labels: Tensor) -> None:
+    """Raise for the first negative label."""
+    row = int((labels < 0).nonzero()[0])
+    raise ValueError(f"labels: expected integers 0..K-1, got {int(labels[row])} in row {row}")
 
 
 def check_shape(labels: Any, count: int) -> Tensor:
@@ -249,10 +266,6 @@ def _choose_device(features: Array) -> torch.device:
     if isinstance(features, Tensor) and features.device.type != "mps":
         return features.device
     return torch.device("cpu")
-
-
-def _make_buffer(rows: int, dim: int, device: torch.device) -> Tensor:
-    return torch.empty(rows, dim, dtype=torch.float64, device=device)
 
 
 def refuse_non_finite(source: Source, rows: int) -> None:

@@ -10,7 +10,7 @@ from .collapse import Moments
 from .products import TINY, UNIT, Float32Rows, Products, bound_error
 from .radii import decision_radii, is_worthwhile
 from .rows import invert, split_range
-from .sample_scores import SampleScores, ScoreNeeds, open_negatives
+from .sample_scores import OwnScores, ScoreNeeds, open_negatives
 from .second_pass import Chunk, find_beyond
 
 SCORES = 1 << 21  # scores a tile: 8 MB
@@ -22,7 +22,7 @@ def tile_rows(num_classes: int) -> int:
     return max(64, SCORES // num_classes)
 
 
-class BoundedScores(SampleScores):
+class BoundedScores(OwnScores):
     """Every score in float32, of centred features and centred weights, so that its error is bounded.
 
     The classes that these scores single out are certain, or else found again in float64; their scores are then computed
@@ -33,24 +33,25 @@ class BoundedScores(SampleScores):
     def __init__(
         self, classifier: Classifier, moments: Moments, classes: Tensor | None, needs: ScoreNeeds, energy: float
     ) -> None:
-        super().__init__(classifier, moments, needs)
+        super().__init__(classifier, moments, needs, classifier.weight.device)
         self.classifier, self.classes = classifier, classes
         centred = classifier.rows().centre()
+        self.logits = Products(classifier.rows(), offset=self.anchor_scores - classifier.bias)
         self.narrow, self.scale = Float32Rows(centred), moments.float32_scale
         inverse = invert(self.narrow.norms)
         self.cosines = Products(centred, scale=inverse)
         self.relative = (inverse * self.narrow.largest).to(torch.float32)
-        self.shared = torch.cat([block @ moments.global_mean for block in centred.blocks()])
+        self.shared = centred.times(moments.global_mean)
         offset = self.shared - classifier.bias
         self.offset = self.narrow.offset(offset - offset.mean(), self.scale)
         self.mean_weight = classifier.rows().mean()
         self.anchor_mean = moments.anchor @ self.mean_weight
         self.common_squares = torch.zeros((), dtype=torch.float64, device=inverse.device)
         self.radii: Tensor | None = None
-        if needs.decisions_only and is_worthwhile(moments.num_samples, len(classifier.weight)):
+        if needs.decisions_only and is_worthwhile(moments, len(classifier.weight), inverse.device):
             self.radii = decision_radii(classifier, moments, classes)
         if needs.negatives:
-            self.negatives = open_negatives(classifier, moments, classes, energy)
+            self.negatives = open_negatives(classifier, moments, classes, energy, inverse.device)
             self.extremes = [_Extreme(sign, self.scores, inverse.device) for sign in (1.0, -1.0)]
 
     def add(self, chunk: Chunk) -> None:

@@ -20,6 +20,7 @@ from .pairs import average_pairs, measure_cosines
 from .presence import Presence
 from .scores import spread_of
 from .selection import Selection
+from .small_frames import compare_both, compare_means, compare_weights, is_few
 
 SPECTRAL = ("nc1", "nc1_balanced", "nc1_quotient", "means_rank", "means_smallest_singular_value")
 NEEDS_RANK = ("nc2_means", "equinorm_means", "nc3", "nc3_centred", "nc3_distance", "equiangle_means", "cdnv")
@@ -52,6 +53,8 @@ def measure_means(moments: Moments, presence: Presence, wanted: Selection) -> di
         values["means_smallest_singular_value"] = float(spectrum.singular_values[-1])
         if wanted.any("nc1", "nc1_balanced", "nc1_quotient"):
             values |= measure_within(moments, spectrum)
+    if is_few(centred):
+        return values | compare_means(moments, wanted)
     if wanted.any("nc2_means"):
         values["nc2_means"] = distance_to_simplex(centred, centred)
     if wanted.any("equinorm_means"):
@@ -75,6 +78,8 @@ def measure_classifier(classifier: Classifier, problem: Decays | None, wanted: S
         values |= measure_bias_residual(problem, energy, float(bias.mean()), classes)
     if classes < 2:
         return values
+    if is_few(rows):
+        return values | compare_weights(rows, wanted)
     if wanted.any("nc2"):
         centred = rows.centre()
         values["nc2"] = distance_to_simplex(centred, centred)
@@ -97,15 +102,11 @@ def measure_both(
     if not presence.comparable:
         return values
     if wanted.any("nc3", "nc3_centred", "nc3_distance", "nc2_relu"):
-        values |= measure_duality(classifier.rows(presence.classes), moments)
+        rows = classifier.rows(presence.classes)
+        values |= compare_both(rows, moments) if is_few(rows) else measure_duality(rows, moments)
     if problem is not None and wanted.any("nc3_relu") and presence.classes is None:
         values["nc3_relu"] = measure_relu_logits(problem, classifier.rows(), moments)
     return values
-
-
-def means_coincide(moments: Moments) -> bool:
-    """Whether all class means are equal up to rounding."""
-    return not bool(moments.centred().norms().any())
 
 
 def leave_undefined(values: dict[str, Any]) -> dict[str, Any]:

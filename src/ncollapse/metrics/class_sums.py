@@ -1,11 +1,12 @@
 """The first pass over the features: counts, sums and energies by class.
 
 Features are taken relative to an anchor, the first sample: what all samples have in common (an offset, a constant
-output) then adds no rounding. Nothing is read back from the device inside the pass.
+output) then adds no rounding. Nothing is read back from the device inside the pass; its sums are copied together.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from .batches import Source, refuse_inferred, refuse_non_finite
 from .rows import add_by_class, invert, square_norms
 from .similarity import DirectionSums
+from .transfer import choose_site, copy_together
 from .workspace import Workspace
 
 SMALLEST, LARGEST = 1e-70, 1e70  # between them fourth powers, summed over samples and classes, stay within float64
@@ -22,7 +24,7 @@ SMALLEST, LARGEST = 1e-70, 1e70  # between them fourth powers, summed over sampl
 
 @dataclass
 class ClassSums:
-    """What the first pass finds; the [K, d] sums are let go as soon as they are used."""
+    """What the first pass finds, where class-level work is done; the [K, d] sums are let go once they are used."""
 
     counts: Tensor  # [K] float64
     sums: Tensor  # [K, d] of h - anchor
@@ -30,9 +32,12 @@ class ClassSums:
     anchor: Tensor  # [d]
     feature_energy: float  # mean of |h|^2
     directions: DirectionSums | None  # of h / |h|, where asked for
+    chunk: tuple[Tensor, Tensor] | None = None  # h - anchor and labels of all samples, if they were one chunk of arrays
 
 
-def sum_classes(source: Source, num_classes: int | None, *, directions: bool = True) -> ClassSums:
+def sum_classes(
+    source: Source, num_classes: int | None, *, directions: bool = True, room: Workspace | None = None
+) -> ClassSums:
     """First pass; raises for labels past `num_classes`, for NaN or Inf and for magnitudes beyond 1e-70 to 1e70."""
     classes = num_classes or source.num_classes or 0
     options: dict[str, Any] = {"dtype": torch.float64, "device": source.device}
@@ -40,8 +45,10 @@ def sum_classes(source: Source, num_classes: int | None, *, directions: bool = T
     counts, total = torch.zeros(classes, **options), torch.zeros((), **options)
     units = DirectionSums.zeros(classes, source.dim, source.device) if directions else None
     anchor: Tensor | None = None
-    room = Workspace(source.device)
-    for features, labels in source.read(source.rows()):
+    room = room or Workspace(source.device)
+    chunks = 0
+    for features, labels in source.read(source.rows(), room):
+        chunks += 1
         if source.num_classes is None and len(labels):
             largest = int(labels.max())
             if num_classes is None and largest >= len(counts):
@@ -59,15 +66,18 @@ def sum_classes(source: Source, num_classes: int | None, *, directions: bool = T
         features.sub_(anchor)  # in place: a chunk is ours until the next one
         add_by_class(sums, labels, features)
         energies.index_add_(0, labels, square_norms(features))
-        counts.index_add_(0, labels, torch.ones_like(norms))
+        counts.index_add_(0, labels, room.ones(len(labels)))
     if anchor is None:
         raise ValueError("features: no samples (N = 0); at least one is needed")
-    if not bool(torch.isfinite(sums.sum() + anchor.sum())):  # NaN and Inf reach the sum, without a copy of it
+    parts = [counts, sums, energies, anchor, total, *(() if units is None else (units.sums,))]
+    site = choose_site(source.device, len(counts), source.dim)
+    counts, sums, energies, anchor, total, *directed = copy_together(parts, site)
+    energy = float(total) / float(counts.sum())
+    if not math.isfinite(energy):  # NaN and Inf reach it
         refuse_non_finite(source, source.rows())
-        raise ValueError("features: their sums overflow float64; rescale them")
-    energy = float(total / counts.sum())
     refuse_scale_of(source, energy)
-    return ClassSums(counts, sums, energies, anchor, energy, units)
+    chunk = (features, labels) if chunks == 1 and source.num_classes is not None else None
+    return ClassSums(counts, sums, energies, anchor, energy, DirectionSums(directed[0]) if directed else None, chunk)
 
 
 def _grow(values: Tensor, rows: int) -> Tensor:

@@ -1,8 +1,9 @@
-"""The classifier that is measured: checked, beside the features, in the dtype it came in."""
+"""The classifier that is measured: checked, and beside the class means."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from .batches import Array, check_real, refuse_inferred
 from .class_sums import refuse_large_labels, refuse_scale
 from .rows import Rows
+from .transfer import choose_site, copy_together
 
 if TYPE_CHECKING:
     from .shards import Shards
@@ -35,7 +37,7 @@ HeadLike: TypeAlias = "Layer | tuple[Array, Array | None]"
 
 @dataclass(frozen=True)
 class Classifier:
-    """W [K, d] in any real dtype and b [K] in float64 of z = W h - b, on the device of the features."""
+    """W [K, d] in any real dtype and b [K] in float64 of z = W h - b, where class-level work is done."""
 
     weight: Tensor
     bias: Tensor
@@ -43,7 +45,13 @@ class Classifier:
 
     def rows(self, index: Tensor | None = None) -> Rows:
         """The rows of W, or some of them, in float64."""
-        return Rows(self.weight, index=index, shards=self.shards)
+        # sharded rows are not kept: all processes have to exchange the same, whichever of them leaves classes out
+        shared = index is None and self.shards is None
+        return self._rows if shared else Rows(self.weight, index=index, shards=self.shards)
+
+    @cached_property
+    def _rows(self) -> Rows:
+        return Rows(self.weight)
 
 
 def check_head(
@@ -96,25 +104,27 @@ def _as_tensor(name: str, value: Array) -> Tensor:
 
 
 def place_classifier(head: tuple[Tensor | None, Tensor | None], dim: int, device: torch.device) -> Classifier | None:
-    """The classifier beside the features, its shape and values checked; no bias is a bias of 0."""
+    """The classifier of features on this device, its shape and values checked; no bias is a bias of 0."""
     weight, bias = head
     if weight is None:
         return None
     if weight.ndim != 2 or weight.shape[1] != dim or weight.shape[0] == 0:
         raise ValueError(f"weight: expected shape [K, {dim}] to fit features [N, {dim}], got {tuple(weight.shape)}")
     classes = weight.shape[0]
-    if bias is None:
-        bias = torch.zeros(classes)
-    if tuple(bias.shape) != (classes,):
+    if bias is not None and tuple(bias.shape) != (classes,):
         raise ValueError(f"bias: expected shape [{classes}] to fit weight [{classes}, {dim}], got {tuple(bias.shape)}")
-    for name, value in (("weight", weight), ("bias", bias)):
+    given = [weight] if bias is None else [weight, bias]
+    for name, value in zip(("weight", "bias"), given):
         check_real(name, value)
-    kept = weight.to(device) if weight.is_floating_point() else weight.to(device, torch.float64)
-    placed = Classifier(kept, bias.to(device, torch.float64))
+    site = choose_site(device, classes, dim)
+    if site == device:
+        given = [value.to(device) for value in given]
+    kept, *biases = copy_together(given, site)
+    kept = kept if kept.is_floating_point() else kept.to(torch.float64)
+    placed = Classifier(kept, (biases or [torch.zeros(classes, device=site)])[0].to(torch.float64))
     size = 0.0
     for name, value in (("bias", placed.bias), ("weight", placed.weight)):
-        least, largest = (float(edge) for edge in torch.aminmax(value))  # NaN and Inf reach the edges
-        size = max(abs(least), abs(largest))
+        size = float(torch.linalg.vector_norm(value, torch.inf))  # NaN and Inf reach it
         if not size < float("inf"):
             raise ValueError(f"{name}: holds NaN or Inf")
     refuse_scale("weight", size)

@@ -1,7 +1,7 @@
 """Within-class collapse, frames and duality: functions of the class means, the within-class scatter and the classifier.
 
 Time O(K d min(K, d)), memory O(K d): where K > d + 1, products with d x d matrices give the norms of the K x K ones.
-What compares all pairs of classes is in pairs.py. Everything is float64, on the device of the features.
+What compares all pairs of classes is in pairs.py. Everything is float64, where transfer.py says.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from ncollapse.frames import etf_gram, gram_distance
 
 from .rows import ROUNDING, Rows, dot
+from .transfer import copy_together
 
 if TYPE_CHECKING:
     from .shards import Shards
@@ -60,19 +61,32 @@ class Moments:
         size = math.sqrt(float(self.counts @ self.energies) / float(self.counts.sum()))
         return 1.0 if size == 0 or 1 / MODERATE < size < MODERATE else 2.0 ** -round(math.log2(size))
 
-    @property
+    @cached_property
     def num_samples(self) -> float:
         """N."""
         total = self.counts.sum()
         return float(total if self.shards is None else self.shards.add(total))
 
+    @cached_property
+    def _means(self) -> Rows:
+        return Rows(self.offsets, -self.global_mean, shards=self.shards)
+
+    @cached_property
+    def _centred(self) -> Rows:
+        return Rows(self.offsets, shards=self.shards)
+
     def means(self) -> Rows:
         """The class means."""
-        return Rows(self.offsets, -self.global_mean, shards=self.shards)
+        return self._means
 
     def centred(self) -> Rows:
         """The class means minus the global mean."""
-        return Rows(self.offsets, shards=self.shards)
+        return self._centred
+
+    @cached_property
+    def means_differ(self) -> bool:
+        """Whether the class means are not all equal up to rounding."""
+        return bool(self.centred().norms().any())
 
     def variances_or_zero(self) -> Tensor:
         """The variances of the classes, zeros where they were not measured."""
@@ -80,7 +94,31 @@ class Moments:
 
     def within(self) -> float:
         """trace(Sigma_W): the mean squared distance of a sample to its class mean."""
-        return float(self.centred().add_up((self.counts * self.variances_or_zero()).sum())) / self.num_samples
+        if self.variances is None:
+            return 0.0
+        return float(self.centred().add_up(self.counts @ self.variances)) / self.num_samples
+
+    def add(self, **found: Any) -> Moments:
+        """The same class means with more found about them."""
+        made = replace(self, **found)
+        for name in ("rounding", "float32_scale", "num_samples", "_means", "_centred", "means_differ"):
+            if name in self.__dict__:
+                made.__dict__[name] = self.__dict__[name]
+        return made
+
+    def on(self, device: torch.device) -> Moments:
+        """What the passes over samples need of them, on the device of the samples."""
+        if self.offsets.device == device:
+            return self
+        given, whitening = [self.counts, self.offsets, self.anchor, self.shift, self.energies], self.whitening
+        if whitening is not None:
+            given.append(whitening.directions)
+        placed = copy_together(given, device)
+        if whitening is not None:
+            whitening = whitening._replace(directions=placed.pop())
+        made = Moments(*placed, whitening=whitening)
+        made.__dict__.update({"rounding": self.rounding, "num_samples": self.num_samples})
+        return made
 
 
 class Whitening(NamedTuple):
@@ -112,8 +150,9 @@ def take_moments(
     around_anchor = Rows(offsets, shards=shards)
     shift = around_anchor.add_up(counts @ offsets) / around_anchor.add_up(counts.sum())
     offsets.sub_(shift)
-    offsets[torch.linalg.vector_norm(offsets, dim=1) <= bound_rounding(energies, shards)] = 0.0
-    return Moments(counts, offsets, anchor, shift, energies, shards=shards)
+    moments = Moments(counts, offsets, anchor, shift, energies, shards=shards)
+    offsets[torch.linalg.vector_norm(offsets, dim=1) <= moments.rounding] = 0.0
+    return moments
 
 
 def bound_rounding(energies: Tensor, shards: Shards | None) -> float:
@@ -126,7 +165,7 @@ def span_means(moments: Moments) -> Moments:
     """Add the basis in which the within-class scatter is needed: none smaller than R^d where K >= d."""
     if len(moments.counts) >= moments.offsets.shape[1]:
         return moments
-    return replace(moments, basis=torch.linalg.qr(moments.centred().whole().T).Q)
+    return moments.add(basis=torch.linalg.qr(moments.centred().whole().T).Q)
 
 
 def whiten_means(moments: Moments) -> Moments:
@@ -143,20 +182,17 @@ def whiten_means(moments: Moments) -> Moments:
     tilt = torch.linalg.solve_triangular(triangle, half, upper=True)
     factor = len(centred) / (1 + len(centred) * float(half.square().sum()))
     columns = torch.cat([axes / spectrum.singular_values[: spectrum.rank], axes @ tilt], 1)
-    return replace(moments, whitening=Whitening(spectrum, columns.T.contiguous(), factor))
+    return moments.add(whitening=Whitening(spectrum, columns.T.contiguous(), factor))
 
 
 def finish_moments(moments: Moments, variances: Tensor, scatter: Tensor | None) -> Moments:
     """Add variances and scatter [r, r], or [q] along directions; those below the rounding of their sums are zero."""
     variances = torch.where(variances > ROUNDING**2 * moments.energies, variances, 0.0)
-    some = float(moments.centred().add_up(variances.sum()))
     if scatter is None:
-        return replace(moments, variances=variances)
-    if not some:
-        scatter = torch.zeros_like(scatter)
-    if scatter.ndim == 1:
-        return replace(moments, variances=variances, along=scatter)
-    return replace(moments, variances=variances, scatter=scatter)
+        return moments.add(variances=variances)
+    some = moments.centred().add_up(variances.sum())
+    scatter = torch.where(some > 0, scatter, 0.0)
+    return moments.add(variances=variances, **{"along" if scatter.ndim == 1 else "scatter": scatter})
 
 
 def decompose_means(moments: Moments) -> Spectrum:

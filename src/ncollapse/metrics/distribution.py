@@ -9,6 +9,7 @@ does not depend on batches or order.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,57 +100,68 @@ class Distribution:
         self.squares, self._counts = shards.add(self.squares), shards.add(self._counts)
         self.least, self.largest = shards.least(self.least), shards.largest(self.largest)
 
-    def _sum_copies(self) -> Counts:
-        counts: Counts = self._counts.view(BINS, self._copies).sum(1).cpu().numpy()
+    def _sum_copies(self) -> Tensor:
+        counts = self._counts.view(BINS, self._copies).sum(1)
         counts[_bin_of(-math.inf)] -= self._parked
         return counts
 
-    def _rank(self, places: list[int]) -> dict[int, float]:
+    def rank(self) -> Tensor:
+        """What the spread is made of: squares, least, largest, and the numbers at `quantile_places` or their bins."""
+        edges = torch.stack([self.squares, self.least, self.largest])
+        places = quantile_places(self.count) if self.count else ()
+        return torch.cat([edges, self._rank_held(places) if self.exact else self._rank_binned(places)])
+
+    def _rank_held(self, places: Sequence[int]) -> Tensor:
         """The numbers with so many below them, for each of the places in ascending order.
 
-        Many numbers are counted into bins first, and only those in the bins of these places are sorted.
+        On the CPU many numbers are counted into bins first, and only those in the bins of these places are sorted.
         """
-        ranks = np.array(places)
-        held: Values = self._held.cpu().numpy()
+        if self._held.device.type != "cpu":
+            ordered = self._held.sort().values
+            return torch.stack([ordered[place] for place in places]) if places else ordered[:0]
+        ranks, held = np.array(places, dtype=np.int64), self._held.numpy()
         if len(held) <= FEW:
-            return dict(zip(places, np.partition(held, ranks)[ranks].tolist()))
+            return torch.from_numpy(np.partition(held, ranks)[ranks])
         bins = np.concatenate([_bin_held(self._held[part] * self.scale) for part in split_range(len(held), FEW)])
         below = np.cumsum(np.bincount(bins, minlength=BINS))
         found = np.searchsorted(below, ranks, side="right")
         used = np.zeros(BINS, dtype=np.bool_)
         used[found] = True
-        ordered = np.sort(held[used[bins]])
+        ordered_values = np.sort(held[used[bins]])
         kept = np.unique(found)
         sizes = below[kept] - np.where(kept > 0, below[kept - 1], 0)
-        starts = dict(zip(kept.tolist(), (np.cumsum(sizes) - sizes).tolist()))
+        starts = (np.cumsum(sizes) - sizes)[np.searchsorted(kept, found)]
         before = np.where(found > 0, below[found - 1], 0)
-        return {
-            place: float(ordered[starts[int(index)] + place - int(passed)])
-            for place, index, passed in zip(places, found, before)
-        }
+        return torch.from_numpy(ordered_values[starts + ranks - before])
+
+    def _rank_binned(self, places: Sequence[int]) -> Tensor:
+        """For each place its bin, how many numbers are below the bin, and how many in it."""
+        below = self._sum_copies().cumsum(0)
+        found = torch.searchsorted(below, torch.tensor(places, dtype=torch.int64, device=below.device), right=True)
+        before = torch.where(found > 0, below[(found - 1).clamp_min(0)], 0)
+        return torch.cat([found, before, below[found] - before]).to(torch.float64)
+
+    def finish(self, numbers: Sequence[float]) -> Spread:
+        """The spread, from what `rank` found."""
+        if self.count == 0:
+            return Spread()
+        squares, least, largest, *ranked = numbers
+        places = quantile_places(self.count)
+        if not self.exact:
+            parts = (ranked[start :: len(places)] for start in range(len(places)))
+            ranked = [self._place(rank, *part) for rank, part in zip(places, parts)]
+        mean, std = min(max(self.centre, least), largest), math.sqrt(squares / self.count)
+        quantiles = interpolate(dict(zip(places, ranked)), self.count)
+        return make_spread(mean, std, quantiles, least, largest, self.count)
+
+    def _place(self, rank: int, index: float, before: float, inside: float) -> float:
+        """The number with so many below it, to within its bin."""
+        low, high = self._edge(int(index)), self._edge(int(index) + 1)
+        return low + (rank - before + 0.5) / inside * (high - low)
 
     def spread(self) -> Spread:
         """The spread of all numbers."""
-        if self.count == 0:
-            return Spread()
-        least, largest = float(self.least), float(self.largest)
-        mean = min(max(self.centre, least), largest)
-        std = math.sqrt(float(self.squares) / self.count)
-        places = quantile_places(self.count)
-        quantiles = interpolate(self._rank(places) if self.exact else self._rank_binned(places), self.count)
-        return make_spread(mean, std, quantiles, least, largest, self.count)
-
-    def _rank_binned(self, places: list[int]) -> dict[int, float]:
-        """The same to within a bin."""
-        below = np.cumsum(self._sum_copies())
-        found: dict[int, float] = {}
-        for rank in places:
-            index = int(np.searchsorted(below, rank, side="right"))
-            before = int(below[index - 1]) if index else 0
-            share = (rank - before + 0.5) / int(below[index] - before)
-            low, high = self._edge(index), self._edge(index + 1)
-            found[rank] = low + share * (high - low)
-        return found
+        return self.finish(self.rank().tolist())
 
     def histogram(self, bins: int) -> tuple[Values, Counts]:
         """Edges [bins + 1] from least to largest and counts [bins]; a kept count is filed at the middle of its bin."""
@@ -157,9 +169,8 @@ class Distribution:
             return np.linspace(0.0, 1.0, bins + 1), np.zeros(bins, dtype=np.int64)
         edges = even_edges(float(self.least), float(self.largest), bins)
         if self.exact:
-            held: Values = self._held.cpu().numpy()
-            return edges, np.histogram(held[held < np.inf], edges)[0].astype(np.int64)
-        counts = self._sum_copies()
+            return edges, count_between(self._held, edges)
+        counts: Counts = self._sum_copies().cpu().numpy()
         filled = counts.nonzero()[0]
         middles = np.array([(self._edge(int(index)) + self._edge(int(index) + 1)) / 2 for index in filled])
         middles = np.clip(middles, edges[0], edges[-1])
@@ -200,6 +211,29 @@ def even_edges(low: float, high: float, bins: int) -> Values:
         margin = max(abs(low), 1.0) * 1e-6
         low, high = low - margin, high + margin
     return np.linspace(low, high, bins + 1)
+
+
+def count_between(values: Tensor, edges: Values) -> Counts:
+    """How many values lie between evenly spaced edges, the last one included; infinities are left out.
+
+    >>> count_between(torch.tensor([0.0, 1.0, 1.5, 2.0, torch.inf]), np.array([0.0, 1.0, 2.0])).tolist()
+    [1, 3]
+    """
+    counts: Counts
+    if values.device.type == "cpu":
+        found: Values = values.numpy()
+        if bool((edges[1:] > edges[:-1]).all()):  # a fast guess from even edges, which NumPy then compares with them
+            counted = np.histogram(found, len(edges) - 1, (float(edges[0]), float(edges[-1])))[0]
+        else:  # so close that some edges are equal
+            counted = np.histogram(found[found < np.inf], edges)[0]
+        counts = counted.astype(np.int64)
+        return counts
+    bounds = torch.from_numpy(edges).to(values.device)
+    places = torch.searchsorted(bounds, values, right=True).clamp_(1, len(edges) - 1) - 1
+    inside = ((values >= bounds[0]) & (values <= bounds[-1])).to(torch.int64)
+    totals = torch.zeros(len(edges) - 1, dtype=torch.int64, device=values.device).index_add_(0, places, inside)
+    counts = totals.cpu().numpy()
+    return counts
 
 
 def _bin_of(value: float) -> int:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 from .classifier import Classifier
 from .collapse import Moments
-from .rows import invert, split_range
+from .rows import invert
 from .sample_scores import SampleScores, ScoreNeeds, open_negatives
 from .second_pass import Chunk
+from .transfer import copy_together
 
 FEW_SCORES = 1 << 20  # so many scores are found in float64 at once, more of them in float32 first
 CPU_SCORES = 1 << 19  # scores a tile: 4 MB
@@ -21,31 +24,83 @@ def tile_rows(num_classes: int, device: torch.device) -> int:
     return max(64, (CUDA_SCORES if device.type == "cuda" else CPU_SCORES) // num_classes)
 
 
+class NearestScores(Protocol):
+    """What takes the scores of the class means, found in the same product: `nearest_means.NearestMeans`."""
+
+    moments: Moments
+    around_anchor: Tensor  # [P] to be added to the products of class means and features around the anchor
+
+    def put(self, place: slice, labels: Tensor, scores: Tensor) -> None:
+        """Take the scores [P, c] of some samples."""
+
+
 class ExactScores(SampleScores):
-    """Every score in float64."""
+    """Every score in float64; products of several chunks wait for one look at them all."""
 
     def __init__(
-        self, classifier: Classifier, moments: Moments, classes: Tensor | None, needs: ScoreNeeds, energy: float
+        self,
+        classifier: Classifier,
+        moments: Moments,
+        classes: Tensor | None,
+        needs: ScoreNeeds,
+        energy: float,
+        device: torch.device,
+        nearest: NearestScores | None = None,
     ) -> None:
-        super().__init__(classifier, moments, needs)
-        self.weight = classifier.weight.to(torch.float64)
-        self.columns = [values[:, None] for values in (self.anchor_scores, self.bias)]
-        centred = classifier.rows().centre()
-        self.shifts = torch.cat([block @ moments.shift for block in centred.blocks()])[:, None]
-        self.inverse = invert(centred.norms())[:, None]
-        self.negatives = open_negatives(classifier, moments, classes, energy) if needs.negatives else None
+        super().__init__(classifier, moments, needs, device)
+        rows = classifier.rows()
+        centred = rows.centre()
+        shifts = centred.times(moments.shift)
+        weight = rows.matrix if rows.is_small else classifier.weight.to(torch.float64)
+        vectors = [self.anchor_scores, classifier.bias, shifts, invert(centred.norms())]
+        vectors += [] if nearest is None else [nearest.around_anchor]
+        self.weight, *columns = copy_together([weight, *vectors], device)
+        self.bias, self.classes, self.nearest = columns[1], len(weight), nearest
+        if nearest is not None:
+            self.weight = torch.cat([self.weight, nearest.moments.offsets])
+            self.around_anchor = columns.pop()[:, None]
+        self.anchored, self.thresholds, self.shifts, self.inverse = (column[:, None] for column in columns)
+        self.negatives = open_negatives(classifier, moments, classes, energy, device) if needs.negatives else None
+        capacity = min(tile_rows(len(self.weight), device), len(self.labels))
+        self.products = self.weight.new_empty(len(self.weight), capacity)  # W x, a class a row
+        self.other = self.weight.new_empty(self.classes, capacity)
+        self.distances = self.weight.new_empty(capacity if needs.margins else 0)
+        self.waiting = slice(0, 0)  # the samples whose products wait
 
     def add(self, chunk: Chunk) -> None:
-        """Take some samples; scores are [K, c], a class a row."""
-        for part in split_range(len(chunk.labels), tile_rows(len(self.weight), self.weight.device)):
-            place = slice(chunk.start + part.start, chunk.start + part.stop)
-            self.labels[place] = chunk.labels[part]
-            size = len(self.weight), part.stop - part.start
-            scores, other = chunk.room.take("scores", *size), chunk.room.take("other scores", *size)
-            torch.mm(self.weight, chunk.x[part].T, out=scores)
+        """Take some samples."""
+        super().add(chunk)
+        done, capacity = 0, self.products.shape[1]
+        while done < len(chunk.labels):
+            if self.waiting.stop - self.waiting.start == capacity:
+                self.finish_tile()
+            start = chunk.start + done
+            first = start - self.waiting.start
+            count = min(capacity - first, len(chunk.labels) - done)
+            part, place = slice(done, done + count), slice(first, first + count)
+            torch.mm(self.weight, chunk.x[part].T, out=self.products[:, place])
             if self.needs.margins:
-                self._add_margins(place, scores, chunk.distances[part], other)
-            self._add_scores(place, scores.add_(self.columns[0]), other)
+                self.distances[place] = chunk.distances[part]
+            self.waiting = slice(self.waiting.start, start + count)
+            done += count
+
+    def finish(self, moments: Moments) -> None:
+        """Work off the last samples."""
+        self.finish_tile()
+
+    def finish_tile(self) -> None:
+        """Find what is wanted of the products that wait."""
+        place, count = self.waiting, self.waiting.stop - self.waiting.start
+        if not count:
+            return
+        scores, other = self.products[: self.classes, :count], self.other[:, :count]
+        if self.nearest is not None:
+            means = self.products[self.classes :, :count].add_(self.around_anchor)
+            self.nearest.put(place, self.labels[place], means)
+        if self.needs.margins:
+            self._add_margins(place, scores, self.distances[:count], other)
+        self._add_scores(place, scores.add_(self.anchored), other)
+        self.waiting = slice(place.stop, place.stop)
 
     def _add_margins(self, place: slice, products: Tensor, distances: Tensor, room: Tensor) -> None:
         """The cosine margins, from the products W x: the centred classifier gives W x minus its mean over classes."""
@@ -61,12 +116,21 @@ class ExactScores(SampleScores):
         if self.needs.own:
             self.positive[place] = positive
         if self.needs.decisions:
-            logits = torch.sub(scores, self.columns[1], out=room)
+            logits = torch.sub(scores, self.thresholds, out=room)
             own_logit = positive - self.bias[labels]
-            other = logits.scatter_(0, own, -torch.inf).amax(0)
-            index = torch.zeros_like(labels)
-            left = (other >= own_logit).nonzero().flatten()
-            index[left] = logits[:, left].argmax(0)
-            self.put_logits(place, own_logit, other, index)
+            self.put_logits(place, own_logit, *find_largest(logits.scatter_(0, own, -torch.inf), own_logit))
         if self.negatives is not None:
             self.negatives.add_other_scores(scores, own)
+
+
+def find_largest(table: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest entry of each column [c] and, where it is no less than `least` [c], its first row; row 0 elsewhere."""
+    if table.device.type != "cpu":
+        largest, index = table.max(0)
+        return largest, index
+    largest = table.amax(0)
+    index = torch.zeros_like(largest, dtype=torch.int64)
+    left = (largest >= least).nonzero().flatten()
+    if len(left):
+        index[left] = table[:, left].argmax(0)
+    return largest, index

@@ -14,7 +14,6 @@ from .batches import Array, Batches, Labels, Source, leave_out_rare, open_source
 from .class_fields import (
     count_samples,
     leave_undefined,
-    means_coincide,
     measure_both,
     measure_classifier,
     measure_means,
@@ -26,12 +25,13 @@ from .decay_fields import Decays
 from .measurement import NAN, Measurement
 from .numerical_rank import measure_numerical_rank
 from .presence import Presence, check_min_count, find_present
-from .reference import ReferenceLike, moments_of, open_reference
+from .reference import ReferenceLike, average_sums, open_reference
 from .sample_pass import SamplePass
 from .sample_scores import SampleScores, sum_scores
 from .scores import Spread
 from .selection import ALWAYS, Selection, select_fields
 from .statistics import ClassStatistics
+from .workspace import borrow_workspace
 
 MissingClasses: TypeAlias = Literal["skip", "strict"]
 
@@ -117,6 +117,7 @@ class Measured:
     moments: Moments
     presence: Presence
     scores: SampleScores | None = None
+    classifier: Classifier | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -135,25 +136,27 @@ def measure_source(
     """`measure` on an open source, with what the passes found."""
     classifier = place_classifier(head, source.dim, source.device)
     classes = settle_classes(num_classes, source.num_classes, classifier)
-    other = None if reference is None else open_reference(reference, source.dim, source.device)
+    other = None if reference is None else open_reference(reference, source.dim)
     chosen = None if fields is None else select_fields(fields, 0, numerical_rank=numerical_rank)[0]
     source = source if min_count == 1 else leave_out_rare(source, min_count)
     uncentred = chosen is None or chosen.any("compactness_uncentred", "distinctiveness")
-    first = sum_classes(source, classes, directions=uncentred)
-    wanted, notes = select_fields(fields, len(first.counts), numerical_rank=numerical_rank)
-    values: dict[str, Any] = {"feature_energy": first.feature_energy}
-    if first.directions is not None and find_present(first.counts, strict=strict).comparable:
-        found = first.directions.measure(first.counts) if first.feature_energy > 0 else (NAN, NAN)
-        values |= dict(zip(("compactness_uncentred", "distinctiveness"), found))
-    first.directions = None
-    moments, presence = moments_of(first, strict=strict, min_count=min_count)
-    second = SamplePass(moments, presence, classifier, wanted, first.feature_energy, other)
-    moments = second.run(source, first)
+    with borrow_workspace(source.device) as room:
+        first = sum_classes(source, classes, directions=uncentred, room=room)
+        wanted, notes = select_fields(fields, len(first.counts), numerical_rank=numerical_rank)
+        presence = find_present(first.counts, strict=strict, min_count=min_count)
+        values: dict[str, Any] = {"feature_energy": first.feature_energy}
+        if first.directions is not None and presence.comparable:
+            found = first.directions.measure(first.counts) if first.feature_energy > 0 else (NAN, NAN)
+            values |= dict(zip(("compactness_uncentred", "distinctiveness"), found))
+        first.directions = None
+        moments = average_sums(first, presence)
+        second = SamplePass(moments, presence, classifier, wanted, first.feature_energy, other, source.device)
+        moments = second.run(source, first, room)
     values |= second.measure()
     values |= measure_class_fields(moments, presence, classifier, problem, wanted, notes)
     if wanted.any("numerical_rank"):
         values["numerical_rank"] = measure_numerical_rank(source, presence)
-    return Measured(finish(values, wanted), moments, presence, second.scores, notes)
+    return Measured(finish(values, wanted), moments, presence, second.scores, classifier, notes)
 
 
 def measure_statistics(
@@ -206,7 +209,7 @@ def measure_class_fields(
     if classifier is not None:
         values |= measure_classifier(classifier, problem, wanted)
         values |= measure_both(classifier, moments, presence, problem, wanted)
-    if presence.comparable and means_coincide(moments):
+    if presence.comparable and not moments.means_differ:
         notes.append("all class means coincide; nc1 and the other fields that divide by their spread are NaN")
         values = leave_undefined(values)
     return values

@@ -12,6 +12,7 @@ from .presence import Presence
 from .products import Float32Rows, Products, narrow
 from .rows import Rows, split_range
 from .second_pass import Chunk, find_beyond
+from .transfer import copy_together
 
 
 def find_nearest(rows: Rows, x: Tensor) -> Tensor:
@@ -26,26 +27,39 @@ class NearestMeans:
     radii: the distances [P] to its own class mean up to which a sample is nearest to that mean, if they are known.
     """
 
-    def __init__(self, moments: Moments, presence: Presence, num_samples: int, radii: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        moments: Moments,
+        presence: Presence,
+        num_samples: int,
+        device: torch.device,
+        radii: Tensor | None = None,
+    ) -> None:
         rows = moments.centred()
         norms = rows.norms()
-        self.moments, self.classes, self.places = moments, presence.classes, presence.places()
-        self.num_classes, self.radii = len(presence.counts), radii
         offset = -norms.square() / 2
-        self.products = Products(rows, offset=offset)  # |x - m|^2 is least where m x - |m|^2 / 2 is largest
-        self.nearest = torch.empty(num_samples, dtype=torch.int64, device=norms.device)
-        self.right = torch.zeros((), dtype=torch.int64, device=norms.device)  # samples nearest to their own class
-        exact = num_samples * len(rows) <= FEW_SCORES or norms.device.type != "cpu"
+        self.num_classes, places = len(presence.counts), presence.places()
+        exact = num_samples * len(rows) <= FEW_SCORES or device.type != "cpu"
         self.narrow = None if exact else Float32Rows(rows)
         if self.narrow is not None:
             self.offset = self.narrow.offset(offset, moments.float32_scale)
+        self.own, self.moments = moments, moments.on(device)
+        given = {"offset": offset, "radii": radii, "classes": presence.classes, "places": places}
+        known = {name: tensor for name, tensor in given.items() if tensor is not None}
+        known = dict(zip(known, copy_together(list(known.values()), device)))
+        self.radii, self.classes, self.places = (known.get(name) for name in ("radii", "classes", "places"))
+        # |x - m|^2 is least where m x - |m|^2 / 2 is largest
+        self.products = Products(self.moments.centred(), offset=known["offset"])
+        self.around_anchor = offset - rows.times(moments.shift)  # the same for features around the anchor
+        self.nearest = torch.empty(num_samples, dtype=torch.int64, device=device)
+        self.labels = torch.empty_like(self.nearest)
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
         place = slice(chunk.start, chunk.start + len(chunk.labels))
         found = find_beyond(self.radii, chunk, chunk.places, self._find if self.narrow is None else self._find_narrow)
         self.nearest[place] = found if self.classes is None else self.classes[found]
-        self.right += (self.nearest[place] == chunk.labels).sum()
+        self.labels[place] = chunk.labels
 
     def _centre(self, chunk: Chunk) -> Tensor:
         """The features minus the global mean of the moments."""
@@ -59,20 +73,27 @@ class NearestMeans:
         """The place of the nearest mean of each sample, all in float64."""
         x, offset = self._centre(chunk), self.products.offset
         assert offset is not None
-        means, found = self.moments.offsets, self._guess(chunk)
+        means, found = self.moments.offsets, self._guess(chunk.labels)
         for part in split_range(len(x), tile_rows(len(means), x.device)):
             scores = chunk.room.take("scores", len(means), part.stop - part.start)
             torch.mm(means, x[part].T, out=scores).add_(offset[:, None])
-            likely = found[part][None]
-            guessed = scores.gather(0, likely)
-            left = (scores.scatter_(0, likely, -torch.inf).amax(0) >= guessed[0]).nonzero().flatten()
-            likely[0, left] = scores[:, left].scatter_(0, likely[:, left], guessed[:, left]).argmax(0)
+            found[part] = find_first(scores, found[part])
         return found
 
-    def _guess(self, chunk: Chunk) -> Tensor:
+    def is_joinable(self, moments: Moments) -> bool:
+        """Whether all samples need the scores of these moments' means, in float64."""
+        return self.narrow is None and self.radii is None and self.own is moments
+
+    def put(self, place: slice, labels: Tensor, scores: Tensor) -> None:
+        """Note the nearest means of some samples, from all their scores [P, c], which are overwritten."""
+        self.labels[place] = labels
+        found = find_first(scores, self._guess(labels))
+        self.nearest[place] = found if self.classes is None else self.classes[found]
+
+    def _guess(self, labels: Tensor) -> Tensor:
         """The place of each sample's own class among the means; any other where the class is not among them."""
-        known = chunk.labels.clamp_max(self.num_classes - 1)
-        return known.clone() if self.places is None else self.places[known]
+        known = labels.clamp_max(self.num_classes - 1)
+        return known if self.places is None else self.places[known]
 
     def _find_narrow(self, chunk: Chunk) -> Tensor:
         """The same from float32 products; the mean of the own class is likely the nearest."""
@@ -82,9 +103,25 @@ class NearestMeans:
             samples = chunk.narrow
         else:
             samples = narrow(x, torch.linalg.vector_norm(x, dim=1), self.moments, chunk.room, "moved float32")
-        likely, found = self._guess(chunk), torch.empty_like(chunk.labels)
+        likely, found = self._guess(chunk.labels), torch.empty_like(chunk.labels)
         for part in split_range(len(x), bounded_rows(len(rows.values))):
             some = samples.part(part)
             tile, bound = rows.multiply(some, chunk.room)
             found[part] = self.products.decide(*self.offset.add_to(tile, bound, some, tile), x[part], likely[part])
         return found
+
+
+def find_first(scores: Tensor, likely: Tensor) -> Tensor:
+    """The first row with the largest entry of each column of scores [P, c], which are overwritten.
+
+    `likely` [c] is a guess that saves time on the CPU where it is right.
+    """
+    if scores.device.type != "cpu":
+        return scores.max(0).indices
+    rows = likely[None]
+    guessed = scores.gather(0, rows)
+    left = (scores.scatter_(0, rows, -torch.inf).amax(0) >= guessed[0]).nonzero().flatten()
+    found = likely.clone()
+    if len(left):
+        found[left] = scores[:, left].scatter_(0, rows[:, left], guessed[:, left]).argmax(0)
+    return found

@@ -16,12 +16,20 @@ from .pairs import CPU_TILE, CUDA_TILE
 from .rows import Rows, split_range, square_norms
 
 WORTHWHILE = 32  # samples a class from which the products of all pairs of classes are cheap beside those of all samples
+PRODUCTS = 1 << 24  # fewer products of numbers than these take less time than finding the radii
+CUDA_SCORES = 1 << 26  # the same on a GPU, in scores
 SLACK = 1e-9  # of the numbers compared: far more than their rounding
 
 
-def is_worthwhile(num_samples: float, num_classes: int) -> bool:
-    """Whether radii are likely to save more work than they take."""
-    return num_samples >= WORTHWHILE * num_classes
+def is_worthwhile(moments: Moments, num_classes: int, device: torch.device) -> bool:
+    """Whether radii are likely to save more work than they take, for samples on this device.
+
+    On a GPU the products are cheap, and looking which samples are left means to wait for it.
+    """
+    samples = moments.num_samples
+    if device.type != "cpu":
+        return samples >= WORTHWHILE * num_classes and samples * num_classes > CUDA_SCORES
+    return samples >= WORTHWHILE * num_classes and samples * num_classes * moments.offsets.shape[1] >= PRODUCTS
 
 
 def nearest_mean_radii(moments: Moments) -> Tensor:

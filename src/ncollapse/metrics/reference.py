@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import torch
-
 from .batches import Array, open_source
 from .class_sums import ClassSums, sum_classes
 from .collapse import Moments, take_moments
@@ -25,7 +23,7 @@ class Reference:
     presence: Presence
 
 
-def open_reference(reference: ReferenceLike, dim: int, device: torch.device) -> Reference:
+def open_reference(reference: ReferenceLike, dim: int) -> Reference:
     """The class means of `ClassStatistics`, of a pair (features, labels) or of batches of them."""
     if isinstance(reference, ClassStatistics):
         moments, presence = reference.moments()
@@ -35,28 +33,18 @@ def open_reference(reference: ReferenceLike, dim: int, device: torch.device) -> 
         moments, presence = moments_of(sum_classes(source, None, directions=False))
     if moments.offsets.shape[1] != dim:
         raise ValueError(f"reference: expected features of {dim} columns, got {moments.offsets.shape[1]}")
-    return Reference(_move(moments, device), _move_presence(presence, device))
+    return Reference(moments, presence)
 
 
-def moments_of(first: ClassSums, *, strict: bool = False, min_count: int = 1) -> tuple[Moments, Presence]:
-    """The moments of the classes that a first pass found samples of; its sums become their means."""
-    presence = find_present(first.counts, strict=strict, min_count=min_count)
+def moments_of(first: ClassSums) -> tuple[Moments, Presence]:
+    """The moments of the classes that a first pass found samples of, and which these are."""
+    presence = find_present(first.counts)
+    return average_sums(first, presence), presence
+
+
+def average_sums(first: ClassSums, presence: Presence) -> Moments:
+    """The moments of the classes present; the sums of the first pass become their means."""
     counts = presence.take(first.counts)
     offsets = presence.take(first.sums.div_(first.counts.clamp_min(1.0)[:, None]))
     first.sums = first.sums[:0].clone()
-    return take_moments(counts, offsets, first.anchor, presence.take(first.energies) / counts), presence
-
-
-def _move(moments: Moments, device: torch.device) -> Moments:
-    return Moments(
-        counts=moments.counts.to(device),
-        offsets=moments.offsets.to(device),
-        anchor=moments.anchor.to(device),
-        shift=moments.shift.to(device),
-        energies=moments.energies.to(device),
-    )
-
-
-def _move_presence(presence: Presence, device: torch.device) -> Presence:
-    classes = None if presence.classes is None else presence.classes.to(device)
-    return Presence(presence.counts.to(device), classes)
+    return take_moments(counts, offsets, first.anchor, presence.take(first.energies) / counts)

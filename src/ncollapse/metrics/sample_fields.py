@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from .distribution import Distribution
 from .presence import Presence
 from .sample_scores import ScoreNeeds
-from .scores import spread_of, uniform_accuracy, uniform_accuracy_grid
+from .scores import finish_spread, finish_uniform, rank_intervals, rank_values
 
 CONCENTRATED_STD = 0.5  # bce-vs-ce App. B.2
 
@@ -28,41 +29,62 @@ class Scores(Protocol):
     negatives: Distribution | None
 
 
-class Nearest(Protocol):
-    """The class with the nearest mean for each sample [N], and how many are nearest to their own."""
-
-    nearest: Tensor
-    right: Tensor
-
-
 def measure_scores(scores: Scores, presence: Presence, *, has_directions: bool) -> dict[str, Any]:
     """Decisions, margins and the spreads of the scores; `has_directions`: the features are not all one point."""
-    values: dict[str, Any] = {"positive_score": spread_of(scores.positive)} if scores.needs.own else {}
-    counts = presence.counts
-    if scores.needs.decisions:
+    found = rank_scores(scores, len(presence.counts))
+    return finish_scores(found, scores, presence, has_directions=has_directions)
+
+
+def rank_scores(scores: Scores, num_classes: int) -> dict[str, Tensor]:
+    """What these fields are made of: a few numbers each, where the scores are; nothing is read from there."""
+    needs, found = scores.needs, dict[str, Tensor]()
+    if needs.own:
+        found["positive_score"] = rank_values(scores.positive)
+    if needs.decisions:
         right = (scores.decision == scores.labels).to(torch.float64)
-        by_class = torch.zeros_like(counts).index_add_(0, scores.labels, right) / counts
-        values["accuracy"] = float(right.sum()) / len(right)
-        values["class_accuracy"] = tuple(by_class.tolist())
-    if len(counts) < 2:
-        return values
-    if scores.needs.logits:
-        logits = scores.own_logit, scores.other_logit
-        values["uniform_accuracy"], values["uniform_threshold"] = uniform_accuracy(*logits)
-        values["uniform_accuracy_grid"] = uniform_accuracy_grid(*logits)
-    if scores.needs.margins and has_directions:
-        values["cosine_margin"] = spread_of(scores.margin)
+        found["right"] = right.new_zeros(num_classes).index_add_(0, scores.labels, right)
+    if num_classes < 2:
+        return found
+    if needs.logits:
+        found["uniform"] = rank_intervals(scores.own_logit, scores.other_logit)
+    if needs.margins:
+        found["cosine_margin"] = rank_values(scores.margin)
     if scores.negatives is not None:
-        values["negative_score"] = scores.negatives.spread()
+        found["negative_score"] = scores.negatives.rank()
+    return found
+
+
+def finish_scores(
+    found: Mapping[str, Tensor], scores: Scores, presence: Presence, *, has_directions: bool
+) -> dict[str, Any]:
+    """The fields, from what `rank_scores` found."""
+    values: dict[str, Any] = {}
+    numbers, samples = {name: tensor.tolist() for name, tensor in found.items()}, len(scores.labels)
+    if "positive_score" in numbers:
+        values["positive_score"] = finish_spread(numbers["positive_score"], samples)
+    if "right" in numbers:
+        values["accuracy"] = sum(numbers["right"]) / samples
+        values["class_accuracy"] = tuple((found["right"] / presence.counts).tolist())
+    if "uniform" in numbers:
+        names = ("uniform_accuracy", "uniform_threshold", "uniform_accuracy_grid")
+        values |= dict(zip(names, finish_uniform(numbers["uniform"], samples)))
+    if "cosine_margin" in numbers and has_directions:
+        values["cosine_margin"] = finish_spread(numbers["cosine_margin"], samples)
+    if scores.negatives is not None and "negative_score" in numbers:
+        values["negative_score"] = scores.negatives.finish(numbers["negative_score"])
         deviations = values["positive_score"].std, values["negative_score"].std
         values["scores_concentrated"] = max(deviations) <= CONCENTRATED_STD
     return values
 
 
-def measure_nearest(nearest: Nearest, scores: Scores | None) -> dict[str, Any]:
-    """`nearest_mean_accuracy` and, with the classifier's decisions, `nc4`."""
-    samples = len(nearest.nearest)
-    values: dict[str, Any] = {"nearest_mean_accuracy": int(nearest.right) / samples}
+def rank_nearest(nearest: Tensor, labels: Tensor, scores: Scores | None) -> dict[str, Tensor]:
+    """How many samples are nearest to the mean of their own class, and how many are decided for the nearest one."""
+    found = {"nearest_mean_accuracy": (nearest == labels).sum()}
     if scores is not None and scores.needs.decisions:
-        values["nc4"] = int((scores.decision == nearest.nearest).sum()) / samples
-    return values
+        found["nc4"] = (scores.decision == nearest).sum()
+    return found
+
+
+def finish_nearest(found: Mapping[str, Tensor], samples: int) -> dict[str, Any]:
+    """`nearest_mean_accuracy` and, with the classifier's decisions, `nc4`."""
+    return {name: int(found[name]) / samples for name in ("nearest_mean_accuracy", "nc4") if name in found}

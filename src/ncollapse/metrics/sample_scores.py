@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,9 @@ from .classifier import Classifier
 from .collapse import Moments
 from .distribution import Distribution, choose_scale
 from .products import Products
+from .rows import Rows
 from .second_pass import Chunk
+from .transfer import copy_together
 
 
 @dataclass(frozen=True)
@@ -37,31 +40,26 @@ class ScoreNeeds:
 
 
 class SampleScores:
-    """Own scores [N] and room for what every score is needed for."""
+    """Own scores [N] and room for what every score is needed for, on the device of the samples."""
 
-    def __init__(self, classifier: Classifier, moments: Moments, needs: ScoreNeeds) -> None:
-        device, num_samples = classifier.weight.device, int(moments.counts.sum())
-        rows = classifier.rows()
-        self.anchor_scores = torch.cat([block @ moments.anchor for block in rows.blocks()])  # W h = W x + these
+    def __init__(self, classifier: Classifier, moments: Moments, needs: ScoreNeeds, device: torch.device) -> None:
+        num_samples, rows = int(moments.num_samples), classifier.rows()
+        self.anchor_scores = rows.times(moments.anchor)  # W h = W x + these
         decided, with_margin = num_samples if needs.decisions else 0, num_samples if needs.margins else 0
         with_own, with_logits = num_samples if needs.own else 0, num_samples if needs.logits else 0
         self.needs, self.bias = needs, classifier.bias
-        self.scores = Products(rows, offset=self.anchor_scores)
-        self.logits = Products(rows, offset=self.anchor_scores - classifier.bias)
+        options: dict[str, Any] = {"dtype": torch.float64, "device": device}
         self.labels = torch.empty(num_samples, dtype=torch.int64, device=device)
-        self.positive = torch.empty(with_own, dtype=torch.float64, device=device)  # own score, without bias
-        self.own_logit = torch.empty(with_logits, dtype=torch.float64, device=device)  # with bias
-        self.other_logit = torch.empty(with_logits, dtype=torch.float64, device=device)  # the largest of the others
+        self.positive = torch.empty(with_own, **options)  # own score, without bias
+        self.own_logit = torch.empty(with_logits, **options)  # with bias
+        self.other_logit = torch.empty(with_logits, **options)  # the largest of the others
         self.decision = torch.empty(decided, dtype=torch.int64, device=device)  # the class with the largest logit
-        self.margin = torch.empty(with_margin, dtype=torch.float64, device=device)  # cosine margin
+        self.margin = torch.empty(with_margin, **options)  # cosine margin
         self.negatives: Distribution | None = None
 
     def add(self, chunk: Chunk) -> None:
-        """Take some samples: labels and own scores."""
-        place = slice(chunk.start, chunk.start + len(chunk.labels))
-        self.labels[place] = chunk.labels
-        if self.needs.own:
-            self.positive[place] = self.scores.at(chunk.x, chunk.labels)
+        """Take some samples."""
+        self.labels[chunk.start : chunk.start + len(chunk.labels)] = chunk.labels
 
     def put_logits(self, place: slice, own: Tensor, other: Tensor, index: Tensor) -> None:
         """Note own logits, the largest others and, where these are not smaller, their class.
@@ -78,18 +76,34 @@ class SampleScores:
         """Complete what needs the within-class scatter."""
 
 
+class OwnScores(SampleScores):
+    """Own scores alone, product by product."""
+
+    def __init__(self, classifier: Classifier, moments: Moments, needs: ScoreNeeds, device: torch.device) -> None:
+        super().__init__(classifier, moments, needs, device)
+        weight, offset = copy_together([classifier.weight, self.anchor_scores], device)
+        self.scores = Products(Rows(weight), offset=offset)
+
+    def add(self, chunk: Chunk) -> None:
+        """Take some samples."""
+        super().add(chunk)
+        if self.needs.own:
+            place = slice(chunk.start, chunk.start + len(chunk.labels))
+            self.positive[place] = self.scores.at(chunk.x, chunk.labels)
+
+
 def open_negatives(
-    classifier: Classifier, moments: Moments, classes: Tensor | None, feature_energy: float
+    classifier: Classifier, moments: Moments, classes: Tensor | None, feature_energy: float, device: torch.device
 ) -> Distribution:
     """An empty distribution of the negative scores, with their mean, which the class means determine."""
-    samples, num_classes = int(moments.counts.sum()), len(classifier.weight)
+    samples, num_classes = int(moments.num_samples), len(classifier.weight)
     _, others = sum_scores(classifier, moments, classes)
     pairs = samples * (num_classes - 1)
     largest = math.sqrt(feature_energy * samples) * float(classifier.rows().norms().max())
     return Distribution(
         pairs,
         others / pairs if pairs else 0.0,
-        classifier.weight.device,
+        device,
         scale=choose_scale(largest),
         parked=samples,
     )

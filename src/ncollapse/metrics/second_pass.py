@@ -6,7 +6,7 @@ the first addition on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -105,47 +105,71 @@ class Accumulator(Protocol):
 
 
 def read_again(
-    source: Source, first: ClassSums, moments: Moments, places: Tensor | None, accumulators: Sequence[Accumulator]
+    source: Source,
+    first: ClassSums,
+    moments: Moments,
+    places: Tensor | None,
+    accumulators: Sequence[Accumulator],
+    room: Workspace,
 ) -> None:
     """Give all samples to the accumulators, in their order; `places` [K] numbers the classes present, None if all are.
 
-    Raises if the samples are not those of the first pass.
+    `moments` and `places` are on the device of the samples. Raises if batches are not those of the first pass.
     """
-    start, check, room = 0, _SameSamples(first, moments, places), Workspace(source.device)
-    for features, labels in source.read(source.rows()):
-        if start + len(labels) > check.samples or int(labels.max()) >= len(first.counts):
-            check.fail()
+    start = 0
+    check = None if source.num_classes is not None else _SameSamples(first, moments, places)
+    for x, labels in _read_around(source, first, moments.anchor, room):
+        if check is not None:
+            check.look_at(labels, start)
         index = labels if places is None else places[labels]
-        chunk = Chunk(features.sub_(moments.anchor), labels, index, start, moments, room)  # in place: a chunk is ours
-        check.add(chunk)
+        chunk = Chunk(x, labels, index, start, moments, room)
+        if check is not None:
+            check.add(chunk)
         for accumulator in accumulators:
             accumulator.add(chunk)
         start += len(labels)
-    check.finish()
+    if check is not None:
+        check.finish()
+
+
+def _read_around(
+    source: Source, first: ClassSums, anchor: Tensor, room: Workspace
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Features minus the anchor and labels, chunk by chunk; a single chunk is still there from the first pass."""
+    if first.chunk is not None:
+        yield first.chunk
+        return
+    for features, labels in source.read(source.rows(), room):
+        yield features.sub_(anchor), labels  # in place: a chunk is ours
 
 
 class _SameSamples:
-    """Compares the counts and energies of the two passes: augmentation and dropout change them."""
+    """Compares the counts and energies of the two passes over batches: augmentation and dropout change them."""
 
     def __init__(self, first: ClassSums, moments: Moments, places: Tensor | None) -> None:
-        self.first, self.samples = first, int(first.counts.sum())
-        self.counts, self.energies = torch.zeros_like(first.counts), torch.zeros_like(first.counts)
+        self.feature_energy, self.samples = first.feature_energy, int(first.counts.sum())
+        self.before = first.counts.to(moments.counts.device)
+        self.counts, self.energies = torch.zeros_like(self.before), torch.zeros_like(self.before)
         # what the first pass says about the mean of |h - global mean|^2; its rounding is that of |h - anchor|^2
         around_mean = moments.energies - 2 * (moments.offsets @ moments.shift) - moments.shift.square().sum()
         self.expected, self.rounding = (
-            first.counts * (value if places is None else value[places]) for value in (around_mean, moments.energies)
+            self.before * (value if places is None else value[places]) for value in (around_mean, moments.energies)
         )
+
+    def look_at(self, labels: Tensor, start: int) -> None:
+        if start + len(labels) > self.samples or int(labels.max()) >= len(self.counts):
+            self.fail()
 
     def add(self, chunk: Chunk) -> None:
         self.energies.index_add_(0, chunk.labels, chunk.norms.square())
-        self.counts.index_add_(0, chunk.labels, torch.ones_like(chunk.norms))
+        self.counts.index_add_(0, chunk.labels, chunk.room.ones(len(chunk.labels)))
 
     def finish(self) -> None:
         before, after = self.expected, self.energies
         total = before.sum()
-        constant = SAME_CONSTANT * (self.rounding + self.first.feature_energy * self.counts)
+        constant = SAME_CONSTANT * (self.rounding + self.feature_energy * self.counts)
         close = (after - before).abs() <= SAME_CLASS * (before + total / self.samples) + constant
-        same = (self.counts == self.first.counts).all() & close.all()
+        same = (self.counts == self.before).all() & close.all()
         same &= (after.sum() - total).abs() <= SAME_TOTAL * total + constant.sum()
         if not bool(same):
             self.fail()
@@ -161,7 +185,7 @@ class WithinClasses:
     """Variances of the classes and, on request, the within-class scatter: of all directions, or along some of them."""
 
     def __init__(self, moments: Moments, *, scatter: bool) -> None:
-        self.moments, self.with_scatter = moments, scatter
+        self.moments, self.with_scatter = moments, scatter  # moments on the device of the samples
         self.squares = torch.zeros_like(moments.counts)
         dim = moments.offsets.shape[1]
         options: dict[str, Any] = {"dtype": torch.float64, "device": moments.offsets.device}
@@ -186,11 +210,11 @@ class WithinClasses:
 
 
 class CentredDirections:
-    """The unit vectors of features minus the global mean, summed by class."""
+    """The unit vectors of features minus the global mean, summed by class; the last to use the centred features."""
 
     def __init__(self, moments: Moments) -> None:
         self.directions = DirectionSums(torch.zeros_like(moments.offsets))
 
     def add(self, chunk: Chunk) -> None:
         """Take some samples."""
-        self.directions.add(chunk.centred, chunk.places, chunk.inverse, chunk.room)
+        self.directions.add(chunk.centred, chunk.places, chunk.inverse, None)

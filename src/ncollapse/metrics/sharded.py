@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .batches import Batches, Source, open_source
-from .class_fields import count_samples, leave_undefined, means_coincide, measure_classifier, measure_means
+from .class_fields import count_samples, leave_undefined, measure_classifier, measure_means
 from .class_sums import LARGEST, refuse_scale
 from .classifier import Classifier, HeadLike, check_head
 from .collapse import Moments, finish_moments, measure_duality, take_moments
@@ -71,7 +71,7 @@ def measure_shards(
         second = ShardedPass(moments, own, presence, classifier, energy)
         second.run(source)
         values |= second.measure()
-    if presence.comparable and means_coincide(moments):
+    if presence.comparable and not moments.means_differ:
         notes.append("all class means coincide; nc1 and the other fields that divide by their spread are NaN")
         values = leave_undefined(values)
     return finish(values, wanted), notes

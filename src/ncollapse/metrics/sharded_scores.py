@@ -20,7 +20,7 @@ from .distribution import Distribution, choose_scale
 from .exact_scores import tile_rows
 from .presence import Presence
 from .rows import invert, split_range
-from .sample_fields import measure_nearest, measure_scores
+from .sample_fields import finish_nearest, measure_scores, rank_nearest
 from .sample_scores import ScoreNeeds, sum_scores
 from .second_pass import SAME_CONSTANT, SAME_TOTAL
 from .shards import Shards
@@ -164,7 +164,7 @@ class ShardedPass:
     def measure(self) -> dict[str, Any]:
         """The fields that look at single samples."""
         everything = {name: torch.cat(values) for name, values in self.kept.items()}
-        apart = bool(self.moments.centred().norms().any())
+        apart = self.moments.means_differ
         spread_out = self.moments.within() > 0 or apart
         values: dict[str, Any] = {}
         scores = None
@@ -178,7 +178,8 @@ class ShardedPass:
             scores = KeptScores(everything, self.negatives)
             values |= measure_scores(scores, self.presence, has_directions=spread_out)
         if self.presence.comparable and apart:
-            values |= measure_nearest(KeptNearest(everything), scores)
+            nearest, labels = everything["nearest"], everything["labels"]
+            values |= finish_nearest(rank_nearest(nearest, labels, scores), len(labels))
         return values
 
 
@@ -189,14 +190,6 @@ class KeptScores:
         self.needs, self.negatives = ScoreNeeds(), negatives
         self.labels, self.decision, self.margin = kept["labels"], kept["decision"], kept["margin"]
         self.positive, self.own_logit, self.other_logit = kept["positive"], kept["own_logit"], kept["other_logit"]
-
-
-class KeptNearest:
-    """What `measure_nearest` reads, of all samples."""
-
-    def __init__(self, kept: dict[str, Tensor]) -> None:
-        self.nearest = kept["nearest"]
-        self.right = (kept["nearest"] == kept["labels"]).sum()
 
 
 def _in_rounds(source: Source, rows: int, shards: Shards) -> Iterator[tuple[Tensor, Tensor]]:

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from .batches import Source, open_source
-from .classifier import HeadLike, check_head, place_classifier
+from .classifier import HeadLike, check_head
 from .decay_fields import Decays
-from .distribution import even_edges
+from .distribution import count_between, even_edges
 from .measurement import Measurement
 from .measuring import measure_source
-from .scores import Counts, Values
+from .scores import Counts, Spread, Values
+from .workspace import borrow_workspace
 
 
 class Histogram(NamedTuple):
@@ -78,15 +79,12 @@ def collect(
     >>> s.features.shape, s.positive_score.counts.sum()
     ((6, 3), np.int64(12))
     """
-    source = open_source(features, labels)
-    found = measure_source(
-        source, check_head(weight, bias, head), num_classes, problem=problem, numerical_rank=numerical_rank
-    )
+    source, given = open_source(features, labels), check_head(weight, bias, head)
+    found = measure_source(source, given, num_classes, problem=problem, numerical_rank=numerical_rank)
     for note in found.notes:
         warnings.warn(f"measure: {note}", stacklevel=2)
     measured, scores = found.measurement, found.scores
-    classifier = place_classifier(check_head(weight, bias, head), source.dim, source.device)
-    negatives = None if scores is None else scores.negatives
+    classifier, negatives = found.classifier, None if scores is None else scores.negatives
     margin = None if scores is None or not measured.cosine_margin.count else scores.margin
     kept, kept_labels = keep_features(source, measured.counts, keep, seed)
     return Snapshot(
@@ -94,9 +92,9 @@ def collect(
         counts=np.array(measured.counts, dtype=np.int64),
         weight=None if classifier is None else to_numpy(classifier.weight.to(torch.float64)),
         bias=None if classifier is None else to_numpy(classifier.bias),
-        positive_score=None if scores is None else _count(scores.positive, bins),
+        positive_score=None if scores is None else _count(scores.positive, measured.positive_score, bins),
         negative_score=None if negatives is None else Histogram(*negatives.histogram(bins)),
-        margin=None if margin is None else _count(margin, bins),
+        margin=None if margin is None else _count(margin, measured.cosine_margin, bins),
         features=kept,
         labels=kept_labels,
         measurement=measured,
@@ -109,10 +107,9 @@ def to_numpy(values: Tensor) -> Values:
     return found
 
 
-def _count(values: Tensor, bins: int) -> Histogram:
-    found = to_numpy(values)
-    edges = even_edges(float(found.min()), float(found.max()), bins)
-    return Histogram(edges, np.histogram(found, edges)[0].astype(np.int64))
+def _count(values: Tensor, spread: Spread, bins: int) -> Histogram:
+    edges = even_edges(spread.min, spread.max, bins)
+    return Histogram(edges, count_between(values, edges))
 
 
 def keep_features(
@@ -125,21 +122,21 @@ def keep_features(
     for start, count in zip(offsets, counts):
         chosen[start + draw.permutation(count)[:keep]] = True
     seen = np.array(offsets[:-1])
-    found: list[tuple[int, np.ndarray[Any, np.dtype[np.float32]]]] = []
-    for features, labels in source.read(source.rows()):
-        target = labels.cpu().numpy()
-        order = np.argsort(target, kind="stable")
-        present, sizes = np.unique(target, return_counts=True)
-        begin = 0
-        for label, size in zip(present, sizes):
-            inside = order[begin : begin + size]
-            picked = chosen[seen[label] : seen[label] + size]
+    found = [np.zeros((0, source.dim), dtype=np.float32)]
+    classes = [np.zeros(0, dtype=np.int64)]
+    with borrow_workspace(source.device) as room:
+        for features, labels in source.read(source.rows(), room):
+            target = labels.cpu().numpy()
+            order = np.argsort(target, kind="stable")  # class by class, in the order of the data
+            ordered = target[order]
+            sizes = np.bincount(target, minlength=len(seen))
+            ranks = np.arange(len(ordered)) - (np.cumsum(sizes) - sizes)[ordered]
+            picked = chosen[seen[ordered] + ranks]
+            seen += sizes
             if picked.any():
-                rows = features[torch.from_numpy(inside[picked]).to(features.device)]
-                found.append((int(label), rows.to(torch.float32).cpu().numpy()))
-            seen[label] += size
-            begin += size
-    found.sort(key=lambda item: item[0])
-    empty = np.zeros((0, source.dim), dtype=np.float32)
-    labels_kept = [np.full(len(rows), label, dtype=np.int64) for label, rows in found]
-    return np.concatenate([empty, *(rows for _, rows in found)]), np.concatenate([np.zeros(0, np.int64), *labels_kept])
+                rows = features[torch.from_numpy(order[picked]).to(features.device)]
+                found.append(rows.to(torch.float32).cpu().numpy())
+                classes.append(ordered[picked])
+    every, labels_kept = np.concatenate(found), np.concatenate(classes)
+    by_class = np.argsort(labels_kept, kind="stable")
+    return every[by_class], labels_kept[by_class]
