@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ncollapse.commands.ahead import drawing_ahead
 from ncollapse.commands.options import parse_args, parse_index
 from ncollapse.console import console, print_json
 from ncollapse.output import writing_to
@@ -116,7 +117,6 @@ def carry_out(args: Args) -> int:
     with importing():
         from ncollapse.compare.plan import compare, plan
         from ncollapse.compare.tuning import apply_earlier, check_tuning, parse_grid, tune
-        from ncollapse.report.ahead import drawing_ahead
         from ncollapse.sweep.preview import preview
         from ncollapse.sweep.progress import follow
         from ncollapse.sweep.sweep import check_options

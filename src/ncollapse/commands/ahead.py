@@ -15,8 +15,8 @@ from ncollapse.processes import importing
 if TYPE_CHECKING:
     from ncollapse.train import Recipe
 
-SLOW_IMPORT = "sklearn.manifold"
-"""What the t-SNE needs and takes a second to import."""
+SLOW_IMPORTS = ("ncollapse.report", "sklearn.manifold")
+"""The page, and what its t-SNE needs and takes a second to import."""
 
 
 @contextmanager
@@ -33,8 +33,8 @@ def drawing_ahead(recipes: Sequence[Recipe], out: Path) -> Iterator[Callable[[di
     stop = threading.Event()
 
     def work() -> None:
-        with importing(), suppress(ImportError):
-            import_module(SLOW_IMPORT)
+        with suppress(ImportError):
+            prepare_page()
         while (folder := finished.get()) is not None and not stop.is_set():
             with suppress(Exception):  # the page itself says what is wrong with a run
                 draw_ahead(folder)
@@ -52,6 +52,16 @@ def drawing_ahead(recipes: Sequence[Recipe], out: Path) -> Iterator[Callable[[di
     finally:
         stop.set()
         finished.put(None)
+
+
+def prepare_page() -> None:
+    """Import what a page needs, and compile its templates."""
+    with importing():
+        for name in SLOW_IMPORTS:
+            import_module(name)
+    from ncollapse.report.html import load_environment
+
+    load_environment()
 
 
 def draw_ahead(folder: Path) -> None:

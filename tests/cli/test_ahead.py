@@ -2,8 +2,8 @@
 
 import pytest
 
+from ncollapse.commands import ahead
 from ncollapse.compare import group_runs
-from ncollapse.report import ahead
 from ncollapse.report.figures import features, phases
 from ncollapse.report.snapshots import load_snapshots
 from ncollapse.runs.record import read_run
