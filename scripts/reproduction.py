@@ -40,9 +40,10 @@ Published | ours | predicted, for every table and figure of the five papers that
   table gets a verdict when nine in ten of its numbers have it.
 - **Tied epochs**: bce-vs-ce's Tables 1, 2, 12 and 13 report the epoch with the best test accuracy. Epochs whose
   accuracy is within one standard error of the best (0.2 to 0.5 points, from the size of the test set) are tied: with
-  another seed, another of them is reported. Our number then stands for its range over these epochs; where that decides, the
-  range is given in brackets. **Not judged**: nothing was printed to
-  compare with, or the number had not converged in the paper's own runs (BCE, AdamW, batch 128, lambda_b = 5e-4).
+  another seed, another of them is reported. Our number stands for its range over these epochs; where that decides, the
+  range is in brackets.
+- **Not judged**: nothing was printed to compare with, or the number had not converged in the paper's own runs (BCE,
+  AdamW, batch 128, lambda_b = 5e-4).
 - **epochs** is how long our runs were; "40 of 100" where the paper trained longer. The schedule is then shortened in
   proportion, and the verdict says so too.
 - **Tried only**: every run trained for less than a quarter of the epochs, which is too short to judge; claims that hold

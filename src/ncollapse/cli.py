@@ -13,7 +13,7 @@ from importlib import import_module
 from types import FrameType
 
 from ncollapse.console import prepare_streams
-from ncollapse.processes import SAFE_PATH
+from ncollapse.processes import SAFE_PATH, claim_process, leave_garbage
 
 VERBS = {
     "measure": "every number of the papers from features, labels and a classifier, or from a checkpoint",
@@ -45,6 +45,8 @@ COMMAND_PACKAGES = ("tyro", "rich", "cattrs", "jinja2", "plotly", "sklearn")
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; return 0, 1 (the job failed), 2 (bad input) or 130 (interrupted)."""
+    if argv is None:
+        claim_process()
     prepare_streams()
     os.environ.setdefault(SAFE_PATH, "1")  # for every process that this one starts
     args = list(sys.argv[1:] if argv is None else argv)
@@ -86,6 +88,8 @@ def main(argv: list[str] | None = None) -> int:
             else:
                 print(f"ncollapse {verb}: {describe(error)}", file=sys.stderr)
             return 2 if isinstance(error, BAD_INPUT) else 1
+        finally:
+            leave_garbage()
 
 
 def describe(error: Exception) -> str:

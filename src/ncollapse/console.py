@@ -103,6 +103,11 @@ def clean(value: Any) -> Any:
     >>> clean({"nc1": float("nan"), "counts": (3, 4)})
     {'nc1': None, 'counts': [3, 4]}
     """
+    kind = type(value)
+    if kind is float:  # first what most values are
+        return value if math.isfinite(value) else None
+    if value is None or kind in (bool, int, str):
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, dict):

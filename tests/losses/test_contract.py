@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ncollapse as nc
+from ncollapse.losses.forms import unreduced
 from reference import losses as twin
 from reference.loss_cases import CASES, Case, make_batch
 
@@ -213,6 +214,32 @@ def test_survives_copying_and_pickling(case):
     assert loss.double().weight.dtype == torch.float64
     assert isinstance(loss, nc.Loss)
     assert type(loss).__name__ in repr(loss)
+
+
+@every_loss
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_theory_takes_a_plain_copy(case, weighted):
+    loss = case.make(weight=[1.0 + k for k in range(case.num_classes)] if weighted else None, reduction="sum")
+    before = str(loss.state_dict()), loss.params()
+    plain = unreduced(loss)
+    z, target, rows = make_batch(case)
+    assert plain is not loss
+    assert (plain.reduction, plain.weight) == ("none", None)
+    assert (loss.reduction, loss.weight is None) == ("sum", not weighted)
+    assert (str(loss.state_dict()), loss.params()) == before
+    assert plain.params() == loss.params()
+    assert plain(case.logits(z), target).tolist() == pytest.approx(twin_values(case, z, rows))
+
+
+def test_a_copy_shares_no_tensor_with_a_loss_that_has_some():
+    class Scaled(nc.CELoss):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(()))
+
+    loss = Scaled()
+    assert unreduced(loss).scale.dtype == torch.float64
+    assert loss.scale.dtype == torch.float32
 
 
 @every_loss

@@ -23,6 +23,19 @@ def write_out(own, others, scales, groups, present):
     return np.array(rows)
 
 
+@pytest.mark.parametrize("shape", [(7,), (1, 7), (5, 7), (2, 3, 7)])
+def test_sums_over_groups(shape):
+    values = np.random.default_rng(0).standard_normal(shape)
+    groups = group_classes(np.array([2.0, 1.0, 2.0, 0.0, 1.0, 2.0, 5.0]))
+    wanted = [values[..., groups.index == g].sum(axis=-1) for g in range(4)]
+    assert groups.sizes.tolist() == [1, 2, 3, 1]
+    assert groups.first.tolist() == [3, 1, 0, 6]
+    assert groups.add(values).shape == (*shape[:-1], 4)
+    assert np.allclose(groups.add(values), np.stack(wanted, axis=-1), rtol=1e-15)
+    transposed = np.asfortranarray(values)
+    assert np.array_equal(groups.add(transposed), groups.add(values))
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_the_norm_is_that_of_the_matrix(seed):
     rng = np.random.default_rng(seed)

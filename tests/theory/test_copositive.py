@@ -66,6 +66,32 @@ def test_supports_that_are_left_out_have_no_larger_maximum(kind):
             assert maximise_on_cone(matrix)[0] == pytest.approx(try_every_support(matrix), rel=1e-12)
 
 
+def test_an_addition_bounds_the_maximum_whatever_the_vector():
+    rng = np.random.default_rng(6)
+    exact = 0
+    for k in (2, 5, 8):
+        for _ in range(20):
+            matrix = random_matrix(rng, k)
+            v = rng.random(k) * (rng.random(k) < 0.6)
+            v = v / np.linalg.norm(v) if v.any() else np.eye(k)[0]
+            value = try_every_support(matrix)
+            assert copositive._bound_by_addition(matrix, v) >= value * (1 - 1e-12)
+            found, best = copositive._climb_faces(matrix, int(rng.integers(k)))
+            assert found <= value * (1 + 1e-12)
+            exact += copositive._bound_by_addition(matrix, best) <= value * (1 + 1e-12)
+    assert exact > 30
+
+
+def test_nearly_orthogonal_gradients_need_no_enumeration(monkeypatch):
+    """Those of a network near its optimum."""
+    rng = np.random.default_rng(7)
+    monkeypatch.setattr(copositive, "_try_supports", None)
+    for _ in range(10):
+        factor = np.eye(10) + 0.03 * rng.standard_normal((10, 10))
+        matrix = factor @ factor.T
+        assert maximise_on_cone(matrix)[0] == pytest.approx(try_every_support(matrix), rel=1e-13)
+
+
 def test_many_rows_are_bounded(monkeypatch):
     rng = np.random.default_rng(0)
     for k in (4, 9, 16):

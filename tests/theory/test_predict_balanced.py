@@ -2,9 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 
 import ncollapse as nc
+from ncollapse.theory.balanced import make_phase_finder
 from reference.theory import minimise, minimise_symmetric
 
 PHASES = {"collapsed", "mean-only", "centred", "saturated", "orthogonal-frame"}
@@ -289,3 +291,28 @@ def test_thin_mse_of_any_scale_against_the_minimiser():
     p = nc.predict(problem)
     assert nc.solve(problem).objective == pytest.approx(p.objective, abs=1e-9)
     assert nc.certify(*p.configuration(), problem).objective == pytest.approx(p.objective, rel=1e-12)
+
+
+@pytest.mark.parametrize("features", ["free", "relu"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("loss", ["ce", "bce", "focal", "ls", "mse"])
+def test_a_phase_alone_is_that_of_the_whole_prediction(loss, bias, features):
+    rng = np.random.default_rng(0)
+    for k in (3, 10):
+        find = make_phase_finder(make(loss, k, 0.1, 0.1 if bias else None, features))
+        found = set()
+        for _ in range(30):
+            mu, lb = 10 ** rng.uniform(-3, 0), 10 ** rng.uniform(-4, 1)
+            problem = make(loss, k, k * mu, lb if bias else None, features)
+            phase = nc.predict(problem, method="closed").phase
+            assert find(problem.mu, lb) == phase
+            found.add(phase)
+        assert len(found) > 1
+
+
+def test_a_phase_needs_a_closed_form():
+    class Bumpy(nc.CELoss):
+        contrastive = False
+
+    with pytest.raises(ValueError, match="no closed form is known"):
+        make_phase_finder(nc.Problem(Bumpy(), 3, per_class=1, weight_decay=0.1, feature_decay=0.1))

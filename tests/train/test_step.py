@@ -26,6 +26,26 @@ class CrossEntropy(torch.nn.Module):
         return loss, loss.detach()
 
 
+def test_losses_are_added_to_numbers_as_to_tensors():
+    on_cpu, general = (step.Tally(torch.device("cpu")) for _ in range(2))
+    general.numbers = None  # as on a GPU
+    generator = torch.Generator().manual_seed(0)
+    for tally in (on_cpu, general):
+        generator.manual_seed(0)
+        for i in range(50):
+            tally.add(torch.rand((), generator=generator), 64 if i % 23 else 30)
+    assert on_cpu.read() == general.read()
+    assert on_cpu.read()[1] == 50
+    assert float(on_cpu.sum) == on_cpu.read()[0]
+    for tally in (on_cpu, general):
+        tally.add(torch.tensor(torch.inf), 64)
+        tally.add(torch.tensor(1.0), 64)
+    assert on_cpu.read() == general.read() == (torch.inf, 50)
+    on_cpu.reset()
+    on_cpu.add(torch.tensor(2.0), 3)
+    assert on_cpu.read() == (6.0, 1)
+
+
 def test_lbfgs_takes_the_same_step_with_channels_last():
     torch.manual_seed(0)
     network = create("resnet32", 4, image_size=8).double()

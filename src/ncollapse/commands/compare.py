@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from ncollapse.commands.ahead import drawing_ahead
 from ncollapse.commands.options import parse_args, parse_index
 from ncollapse.console import console, print_json
 from ncollapse.output import writing_to
+from ncollapse.processes import importing
 from ncollapse.sweep.spawn import early_workers
 
 if TYPE_CHECKING:
@@ -94,8 +94,6 @@ CHANGES = (
     *("model", "epochs", "batch_size", "lr", "weight_decay", "image_size", "channels", "normalise"),
     *("measure_every", "precision"),
 )
-SLOW_IMPORT = "sklearn.manifold"
-"""What the page needs and takes a second to import: a thread does it while the runs train."""
 SWEEP = ("data_root", "engine", "jobs", "device", "deterministic", "retry", "time_limit")
 
 
@@ -116,11 +114,12 @@ def count_early(args: Args) -> int:
 
 def carry_out(args: Args) -> int:
     """Plan, run and show a comparison."""
-    from ncollapse.compare.plan import compare, plan
-    from ncollapse.compare.tuning import apply_earlier, check_tuning, parse_grid, tune
-    from ncollapse.sweep.preview import preview
-    from ncollapse.sweep.progress import follow
-    from ncollapse.sweep.sweep import check_options
+    with importing():
+        from ncollapse.compare.plan import compare, plan
+        from ncollapse.compare.tuning import apply_earlier, check_tuning, parse_grid, tune
+        from ncollapse.sweep.preview import preview
+        from ncollapse.sweep.progress import follow
+        from ncollapse.sweep.sweep import check_options
 
     index, grid = parse_index(args.index), parse_grid(args.tune)
     changes = {name: getattr(args, name) for name in CHANGES}
@@ -134,13 +133,18 @@ def carry_out(args: Args) -> int:
         return show_plan(expected, shown, args)
     print("\n".join(shown.lines()), file=sys.stderr, flush=True)
     options = {name: getattr(args, name) for name in SWEEP}
-    threading.Thread(target=import_module, args=(SLOW_IMPORT,)).start()
     choices: list[Choice] = []
     if grid:
-        with follow(tuned, "tuning", quiet=args.json) as progress:
-            recipes, choices = tune(recipes, grid, args.out, progress=progress, **options)
+        with follow(tuned, "tuning", quiet=args.json) as show:
+            recipes, choices = tune(recipes, grid, args.out, progress=show, **options)
         print("\n".join(f"tuned {choice.describe()}" for choice in choices), file=sys.stderr, flush=True)
-    with follow(recipes, "comparing", quiet=args.json) as progress:
+    drawn = recipes if args.engine == "local" else []  # drawing in this process would disturb runs that train in it
+    with drawing_ahead(drawn, args.out) as draw, follow(recipes, "comparing", quiet=args.json) as show:
+
+        def progress(event: dict[str, Any]) -> None:
+            show(event)
+            draw(event)
+
         comparison = compare(recipes, args.out, index=index, progress=progress, **options)
     return show_results(comparison, choices, args)
 

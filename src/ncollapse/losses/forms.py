@@ -108,7 +108,11 @@ class ConvexForm(ABC):
 
 def unreduced(loss: Loss) -> Loss:
     """A copy of the loss that returns one value a sample, without class weights."""
-    plain = copy.deepcopy(loss).to(torch.float64)
+    if any(True for _ in loss.parameters()) or any(True for _ in loss.buffers()):
+        plain = copy.deepcopy(loss).to(torch.float64)
+    else:  # there is nothing to convert, and a deep copy takes as long as a small batch
+        plain = copy.copy(loss)
+        plain._buffers = dict(loss._buffers)
     plain.weight, plain.reduction = None, "none"
     return plain
 

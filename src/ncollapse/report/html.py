@@ -104,8 +104,9 @@ def page_values(report: Report) -> dict[str, Any]:
     }
 
 
+@cache
 def load_environment() -> Any:
-    """The templates, with everything from records escaped."""
+    """The templates, compiled, with everything from records escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -124,6 +125,8 @@ def load_environment() -> Any:
         "limit_breaks": limit_breaks,
         "draw_static": draw_static,
     }
+    for name in environment.list_templates(extensions=["html"]):
+        environment.get_template(name)
     return environment
 
 

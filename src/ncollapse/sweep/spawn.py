@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from ncollapse.processes import SAFE_PATH, python_command
-
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
-"""Settings of the GNU C library: freed memory stays with the worker. Otherwise the system clears the memory for the
-arrays of every measurement again, which takes a tenth of the time of a short run."""
+from ncollapse.sweep.fork import KEEP_MEMORY, ForkedProcess, import_before_forking, may_fork
 
 
 class Worker(NamedTuple):
     """A worker process, and the file that its standard error goes to."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | ForkedProcess
     errors: IO[bytes]
 
     def end(self) -> None:
@@ -38,13 +35,17 @@ _waiting: dict[int, list[Worker]] = {}
 
 @contextmanager
 def early_workers(count: int) -> Iterator[None]:
-    """Start `count` workers for the sweeps in this block: they import torch while this process does.
+    """Start `count` workers for the sweeps in this block, by forking if possible: then torch is imported once.
 
-    Not on a machine with an NVIDIA GPU, where each worker is told at its start which GPU it uses.
+    Others import torch while this process does. No worker is started early on a machine with an NVIDIA GPU, where each
+    is told at its start which GPU it uses.
     """
-    if not any(Path("/dev").glob("nvidia[0-9]*")):
-        _waiting.setdefault(count, []).extend(spawn(count) for _ in range(count))
     try:
+        if count and not any(Path("/dev").glob("nvidia[0-9]*")):
+            threads, early = count_threads(count), _waiting.setdefault(count, [])
+            forks = may_fork(threads) and import_before_forking(threads)
+            for _ in range(count):
+                early.append(_fork(early) if forks else spawn(count))
         yield
     finally:
         end_early()
@@ -63,6 +64,17 @@ def end_early() -> None:
             waiting.pop().end()
 
 
+def _fork(siblings: list[Worker]) -> Worker:
+    """Fork a worker from this process."""
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+    others = [worker.process for worker in siblings if isinstance(worker.process, ForkedProcess)]
+    try:
+        return Worker(ForkedProcess(errors, others), errors)
+    except BaseException:
+        errors.close()
+        raise
+
+
 def count_threads(workers: int) -> int:
     """How many threads each of so many workers computes with."""
     return max(1, (os.cpu_count() or 1) // max(1, workers))
@@ -71,8 +83,8 @@ def count_threads(workers: int) -> int:
 def spawn(count: int, variables: dict[str, str] | None = None) -> Worker:
     """Start one of `count` workers, with these environment variables besides the user's."""
     environment = {**os.environ, SAFE_PATH: "1", "NCOLLAPSE_COMMAND": json.dumps(sys.argv), **(variables or {})}
-    for name, value in {"OMP_NUM_THREADS": str(count_threads(count)), **KEEP_MEMORY}.items():
-        environment.setdefault(name, value)
+    for name, value in {"OMP_NUM_THREADS": count_threads(count), **KEEP_MEMORY}.items():
+        environment.setdefault(name, str(value))
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
     try:
         process = subprocess.Popen(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,16 +27,17 @@ class ClassGroups:
     index: Index
     sizes: Index
 
-    @property
+    @cached_property
     def first(self) -> Index:
         """The first class of each group, which stands for the others."""
         return np.unique(self.index, return_index=True)[1]
 
     def add(self, values: Array) -> Array:
         """Sums over the classes of each group, [..., K] to [..., m]."""
-        flat = values.reshape(-1, len(self.index))
-        sums = np.stack([np.bincount(self.index, row, len(self.sizes)) for row in flat])
-        return np.asarray(sums.reshape(*values.shape[:-1], len(self.sizes)), dtype=np.float64)
+        groups, rows = len(self.sizes), values.size // len(self.index)
+        place = self.index if rows == 1 else (np.arange(rows)[:, None] * groups + self.index).ravel()
+        sums = np.bincount(place, values.ravel(), rows * groups)
+        return np.asarray(sums.reshape(*values.shape[:-1], groups), dtype=np.float64)
 
     def spread(self, values: Array) -> Array:
         """Means over the classes of each group, given to each of them, [K] to [K]."""

@@ -2,9 +2,10 @@
 
 It decides whether a dual matrix is feasible for non-negative features. The maximiser is the top eigenvector of the
 submatrix of its support: on the interior of a face of the cone every local maximum on the sphere is a top eigenvector.
-So the maximum is the largest top eigenvalue among the principal submatrices whose top eigenvector is non-negative. For
-few rows every support that may have it is tried. For more, v^T M v <= v^T (M + N) v for every N >= 0 gives the upper
-bound min_N lambda_max(M + N), which is exact up to 4 rows and often beyond.
+So the maximum is the largest top eigenvalue among the principal submatrices whose top eigenvector is non-negative. And
+v^T M v <= v^T (M + N) v for every N >= 0 gives the upper bound min_N lambda_max(M + N), which is exact up to 4 rows and
+often beyond. For few rows a local maximum is found and proved by such an N; where the proof fails, every support that
+may have a larger one is tried. For more rows the bound is minimised numerically.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 Array = NDArray[np.float64]
+EPS = 2.0**-52
 ENUMERATED = 12  # rows up to which supports are tried: at most 4095 eigenvalue problems
+FACE_STARTS = 3  # of the local search for few rows
 OPTIMISED = 64  # rows up to which the upper bound is optimised
 STARTS = 32  # of each kind for the local search
 SLACK = 1e-9  # entries of an eigenvector that count as non-negative; including more supports only raises the result
@@ -33,7 +36,7 @@ def maximise_on_cone(matrix: Array) -> tuple[float, Array]:
     if (vector >= 0).all() or (vector <= 0).all():
         return top, np.abs(vector)
     if k <= ENUMERATED:
-        return _try_supports(matrix)
+        return _solve_few(matrix)
     value, best = _climb(matrix)
     bound = min(top, float(np.linalg.eigvalsh(positive)[-1]))
     if bound > value * (1 + 1e-12) and k <= OPTIMISED:
@@ -47,9 +50,60 @@ def _top_pair(matrix: Array) -> tuple[float, Array]:
     return float(values[-1]), vector if vector.sum() >= 0 else -vector
 
 
-def _try_supports(matrix: Array) -> tuple[float, Array]:
-    """The largest top eigenvalue among the supports whose top eigenvector is non-negative."""
-    value, best = _drop_negative(matrix)
+def _solve_few(matrix: Array) -> tuple[float, Array]:
+    """The maximum for few rows."""
+    value, best = -np.inf, np.zeros(len(matrix))
+    for start in np.argsort(-matrix.diagonal())[:FACE_STARTS]:
+        found, vector = _climb_faces(matrix, int(start))
+        if found > value:
+            value, best = found, vector
+            if _bound_by_addition(matrix, best) <= value * (1.0 + 4 * len(matrix) * EPS):
+                return value, best
+    return _try_supports(matrix, value, best)
+
+
+def _climb_faces(matrix: Array, start: int) -> tuple[float, Array]:
+    """A local maximum that is reached from a row, by adding the row that gains most and dropping those that lose."""
+    k = len(matrix)
+    value, best = -np.inf, np.zeros(k)
+    support = np.array([start])
+    for _ in range(2 * k):
+        top, vector = _top_pair(matrix[np.ix_(support, support)])
+        if (vector < -SLACK).any():
+            support = support[vector > 0.0]
+            continue
+        v = np.zeros(k)
+        v[support] = np.maximum(vector, 0.0)
+        if top > value:
+            value, best = top, v
+        gain = matrix @ v
+        gain[support] = 0.0
+        row = int(np.argmax(gain))
+        if gain[row] <= 0.0:
+            break
+        support = np.sort(np.append(support, row))
+    return value, best / np.linalg.norm(best)
+
+
+def _bound_by_addition(matrix: Array, vector: Array) -> float:
+    """lambda_max(M + N), an upper bound on the maximum, for an N >= 0 that leaves `vector` an eigenvector if possible.
+
+    N vanishes on the support of v. Outside it cancels the negative entries of M. Between both it is their negative
+    part, scaled so that (M + N) v = 0 there.
+    """
+    inside = vector > 0.0
+    added = np.maximum(-matrix, 0.0)
+    added[np.ix_(inside, inside)] = 0.0
+    between = added[np.ix_(~inside, inside)]
+    total = between @ vector[inside]
+    slope = np.maximum(-(matrix @ vector)[~inside], 0.0)
+    between *= np.divide(slope, total, out=np.zeros_like(total), where=total > 0.0)[:, None]
+    added[np.ix_(~inside, inside)], added[np.ix_(inside, ~inside)] = between, between.T
+    return float(np.linalg.eigvalsh(matrix + added)[-1])
+
+
+def _try_supports(matrix: Array, value: float, best: Array) -> tuple[float, Array]:
+    """The largest top eigenvalue among the supports whose top eigenvector is non-negative; at least `value`."""
     supports = _find_promising(matrix, value)
     sizes = supports.sum(axis=1)
     for size in np.unique(sizes):
@@ -85,22 +139,6 @@ def _list_supports(rows: int) -> Array:
     """All supports of two rows or more, as rows of zeros and ones."""
     found = np.arange(2**rows)[:, None] >> np.arange(rows) & 1
     return np.asarray(found[found.sum(axis=1) > 1], dtype=np.float64)
-
-
-def _drop_negative(matrix: Array) -> tuple[float, Array]:
-    """The better of the best single row and the support that is left once all negative entries are dropped."""
-    index = int(np.argmax(matrix.diagonal()))
-    value, best = float(matrix[index, index]), np.eye(len(matrix))[index]
-    support = np.arange(len(matrix))
-    while len(support) > 1:
-        top, vector = _top_pair(matrix[np.ix_(support, support)])
-        if (vector >= -SLACK).all():
-            if top > value:
-                value, best = top, np.zeros(len(matrix))
-                best[support] = np.maximum(vector, 0.0)
-            break
-        support = support[vector > 0.0]
-    return value, best
 
 
 def _climb(matrix: Array) -> tuple[float, Array]:

@@ -49,7 +49,7 @@ def measure_splits(run: Training, extracted: Extracted, arrays: dict[str, Tensor
     """
     record: dict[str, Any] = {"certificate": None}
     for name, (features, labels) in extracted.splits.items():
-        if not bool(features.isfinite().all()):
+        if not all_finite(features):
             raise Diverged(
                 f"the features of the {name} split are no longer finite after step {run.loaders.train.steps} of epoch "
                 f"{extracted.epoch}, with learning rate {rate_at(run.recipe, extracted.epoch):g}; "
@@ -67,6 +67,11 @@ def measure_splits(run: Training, extracted: Extracted, arrays: dict[str, Tensor
             if name == "train":
                 record["certificate"] = certify_split(run, features, labels, extracted.head)
     return run.world.share(lambda: record)
+
+
+def all_finite(features: Tensor) -> bool:
+    """Whether every value is finite: a finite sum says so, at a thirtieth of the time of looking at each on a CPU."""
+    return bool(features.sum().isfinite()) or bool(features.isfinite().all())
 
 
 def certify_split(run: Training, features: Tensor, labels: Tensor, head: nn.Module) -> dict[str, float] | None:

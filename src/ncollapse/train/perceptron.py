@@ -39,27 +39,38 @@ class PerceptronStep(EagerStep):
     def __init__(self, objective: nn.Module, optimiser: Optimiser, spec: OptimSpec, tally: Tally) -> None:
         super().__init__(objective, optimiser, spec, tally)
         assert isinstance(objective, Objective)
-        self.layers = [layer for layer in objective.model.trunk.children() if isinstance(layer, nn.Linear)]
-        self.head, self.loss, self.decays = objective.model.head, objective.loss, objective.decays
+        layers = [layer for layer in objective.model.trunk.children() if isinstance(layer, nn.Linear)]
+        self.layers = [(Detached(layer.weight), Detached(layer.bias)) for layer in layers]
+        head = objective.model.head
+        self.head = Detached(head.weight), None if head.bias is None else Detached(head.bias)
+        self.loss, self.decays = objective.loss, objective.decays
 
     @torch.no_grad()
     def find_gradients(self, x: Tensor, y: Tensor, size: int) -> Tensor:
+        self.drop_gradients()  # the new ones then lie in the same memory, which is still in the processor's cache
         outputs = [x.flatten(1)]
-        for layer in self.layers:
-            outputs.append(torch.addmm(layer.bias, outputs[-1], layer.weight.t()).relu_())
-        features, weight, bias = outputs[-1], self.head.weight, self.head.bias
-        logits = F.linear(features, weight, None if bias is None else -bias)
+        for weight, bias in self.layers:
+            outputs.append(torch.addmm(bias.values, outputs[-1], weight.values.t()).relu_())
+        features, (weight, threshold) = outputs[-1], self.head
+        logits = F.linear(features, weight.values, None if threshold is None else -threshold.values)
         loss, slope = self.loss.value_and_gradient(logits, y)
-        weight.grad = _add_decay(slope.t() @ features, weight, self.decays.weight)
-        if bias is not None:
-            bias.grad = _add_decay(-slope.sum(0), bias, self.decays.bias)
-        slope = _add_decay(slope @ weight, features, self.decays.feature)
-        for i, layer in reversed(list(enumerate(self.layers))):
+        weight.parameter.grad = _add_decay(slope.t() @ features, weight.values, self.decays.weight)
+        if threshold is not None:
+            threshold.parameter.grad = _add_decay(-slope.sum(0), threshold.values, self.decays.bias)
+        slope = _add_decay(slope @ weight.values, features, self.decays.feature)
+        for i, (weight, bias) in reversed(list(enumerate(self.layers))):
             slope = torch.ops.aten.threshold_backward.default(slope, outputs[i + 1], 0)  # of the ReLU
-            layer.weight.grad, layer.bias.grad = slope.t() @ outputs[i], slope.sum(0)
+            weight.parameter.grad, bias.parameter.grad = slope.t() @ outputs[i], slope.sum(0)
             if i:
-                slope = slope @ layer.weight
+                slope = slope @ weight.values
         return loss
+
+
+class Detached:
+    """A parameter, and its values apart from autograd: each call of a kernel with these takes a microsecond less."""
+
+    def __init__(self, parameter: Tensor) -> None:
+        self.parameter, self.values = parameter, parameter.detach()
 
 
 def _add_decay(gradient: Tensor, part: Tensor, strength: float) -> Tensor:

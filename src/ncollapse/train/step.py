@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,12 +17,18 @@ class Tally:
     """The mean loss of an epoch and the first step at which it was not finite, kept on the device until read."""
 
     def __init__(self, device: torch.device) -> None:
-        self.sum = torch.zeros((), dtype=torch.float64, device=device)
-        self.finite = torch.zeros((), dtype=torch.float64, device=device)
+        both = torch.zeros(2, dtype=torch.float64, device=device)
+        self.sum, self.finite = both[0], both[1]
+        self.numbers = both.numpy() if device.type == "cpu" else None
+        """The same two on a CPU, where adding to numbers takes a tenth of the time of adding to tensors."""
 
     def add(self, loss: Tensor, samples: int) -> None:
-        self.sum.add_(loss, alpha=samples)
-        self.finite.add_(self.sum.isfinite())
+        if self.numbers is None:
+            self.sum.add_(loss, alpha=samples)
+            self.finite.add_(self.sum.isfinite())
+        else:
+            self.numbers[0] += loss.item() * samples
+            self.numbers[1] += math.isfinite(self.numbers[0])
 
     def reset(self) -> None:
         self.sum.zero_()

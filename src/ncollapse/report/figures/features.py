@@ -32,7 +32,7 @@ def draw_embedding(
         return None
     upper, lower = [], []
     for variant, record in runs:
-        maps = embed_run(str(record.path), _stamp(record), split)
+        maps = embed(record, split)
         if maps is None:
             continue
         labels, tsne, pca = maps
@@ -139,6 +139,11 @@ def subsample(features: np.ndarray, labels: np.ndarray, total: int = SAMPLES) ->
     each = max(1, total // max(1, classes.size))
     index = np.sort(np.concatenate([np.flatnonzero(labels == k)[:each] for k in classes]))
     return np.asarray(features[index], dtype=np.float64), np.asarray(labels[index])
+
+
+def embed(record: RunRecord, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """`embed_run` of a record, computed again when its snapshot has changed."""
+    return embed_run(str(record.path), _stamp(record), split)
 
 
 @lru_cache(maxsize=64)

@@ -84,25 +84,22 @@ def draw_phases(variants: Sequence[Variant]) -> Figure | None:
 
 
 def make_phase(loss: str, params: str, classes: int, features: str, bias: bool) -> Callable[[float, float], str]:
-    """A function from mu and bias decay to the phase of the optimum."""
-    from ncollapse.theory import predict
+    """A function from mu and bias decay to the phase of the optimum; ValueError without closed form."""
+    from ncollapse.theory import Problem
+    from ncollapse.theory.balanced import make_phase_finder
 
-    def phase_at(mu: float, decay: float) -> str:
-        found = predict(
-            loss,
-            num_classes=classes,
-            per_class=1.0,
-            weight_decay=mu,
-            feature_decay=mu,
-            bias_decay=decay,
-            bias=bias,
-            features="relu" if features == "relu" else "free",
-            method="closed",
-            **json.loads(params),
-        )
-        return str(found.phase)
-
-    return phase_at
+    problem = Problem(
+        loss,
+        num_classes=classes,
+        per_class=1.0,
+        weight_decay=1.0,
+        feature_decay=1.0,
+        bias=bias,
+        features="relu" if features == "relu" else "free",
+        **json.loads(params),
+    )
+    find = make_phase_finder(problem)
+    return lambda mu, decay: find(math.sqrt(mu) * math.sqrt(mu), decay)  # rounded as the mu of a problem is
 
 
 @lru_cache(maxsize=32)
@@ -110,8 +107,8 @@ def map_phases(
     loss: str, params: str, classes: int, features: str, bias: bool, low: float
 ) -> tuple[Column, ...] | None:
     """The phases over mu from `low` to 1, with columns on both sides of every change; None without closed form."""
-    phase_at = make_phase(loss, params, classes, features, bias)
     try:
+        phase_at = make_phase(loss, params, classes, features, bias)
         columns = [scan_column(phase_at, float(mu)) for mu in np.logspace(math.log10(low), 0, COLUMNS)]
         found = [columns[0]]
         for column in columns[1:]:
