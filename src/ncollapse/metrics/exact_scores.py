@@ -64,7 +64,7 @@ class ExactScores(SampleScores):
         capacity = min(tile_rows(len(self.weight), device), len(self.labels))
         self.products = self.weight.new_empty(len(self.weight), capacity)  # W x, a class a row
         self.other = self.weight.new_empty(self.classes, capacity)
-        self.distances = self.weight.new_empty(capacity if needs.margins else 0)
+        self.inverse_distances = self.weight.new_empty(capacity if needs.margins else 0)
         self.waiting = slice(0, 0)  # the samples whose products wait
 
     def add(self, chunk: Chunk) -> None:
@@ -80,7 +80,7 @@ class ExactScores(SampleScores):
             part, place = slice(done, done + count), slice(first, first + count)
             torch.mm(self.weight, chunk.x[part].T, out=self.products[:, place])
             if self.needs.margins:
-                self.distances[place] = chunk.distances[part]
+                self.inverse_distances[place] = chunk.inverse[part]
             self.waiting = slice(self.waiting.start, start + count)
             done += count
 
@@ -98,16 +98,16 @@ class ExactScores(SampleScores):
             means = self.products[self.classes :, :count].add_(self.around_anchor)
             self.nearest.put(place, self.labels[place], means)
         if self.needs.margins:
-            self._add_margins(place, scores, self.distances[:count], other)
+            self._add_margins(place, scores, self.inverse_distances[:count], other)
         self._add_scores(place, scores.add_(self.anchored), other)
         self.waiting = slice(place.stop, place.stop)
 
-    def _add_margins(self, place: slice, products: Tensor, distances: Tensor, room: Tensor) -> None:
+    def _add_margins(self, place: slice, products: Tensor, inverse: Tensor, room: Tensor) -> None:
         """The cosine margins, from the products W x: the centred classifier gives W x minus its mean over classes."""
         own = self.labels[place][None]
         cosines = torch.sub(products, products.mean(0), out=room).sub_(self.shifts).mul_(self.inverse)
         margin = cosines.gather(0, own) - cosines.scatter_(0, own, -torch.inf).amax(0)
-        self.margin[place] = torch.where(distances > 0, margin[0] / distances, 0.0)
+        self.margin[place] = margin[0] * inverse
 
     def _add_scores(self, place: slice, scores: Tensor, room: Tensor) -> None:
         labels = self.labels[place]

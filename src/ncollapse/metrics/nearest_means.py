@@ -81,8 +81,8 @@ class NearestMeans:
         return found
 
     def is_joinable(self, moments: Moments) -> bool:
-        """Whether all samples need the scores of these moments' means, in float64."""
-        return self.narrow is None and self.radii is None and self.own is moments
+        """Whether all samples need the scores of these moments' means, in float64, and a copy of the means is small."""
+        return self.narrow is None and self.radii is None and self.own is moments and moments.centred().is_small
 
     def put(self, place: slice, labels: Tensor, scores: Tensor) -> None:
         """Note the nearest means of some samples, from all their scores [P, c], which are overwritten."""
