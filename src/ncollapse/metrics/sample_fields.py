@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -64,7 +65,10 @@ def finish_scores(
         values["positive_score"] = finish_spread(numbers["positive_score"], samples)
     if "right" in numbers:
         values["accuracy"] = sum(numbers["right"]) / samples
-        values["class_accuracy"] = tuple((found["right"] / presence.counts).tolist())
+        counts = presence.counts.tolist()
+        values["class_accuracy"] = tuple(
+            right / count if count else math.nan for right, count in zip(numbers["right"], counts)
+        )
     if "uniform" in numbers:
         names = ("uniform_accuracy", "uniform_threshold", "uniform_accuracy_grid")
         values |= dict(zip(names, finish_uniform(numbers["uniform"], samples)))

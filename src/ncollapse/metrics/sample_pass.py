@@ -23,7 +23,7 @@ from .sample_scores import OwnScores, SampleScores, ScoreNeeds
 from .second_pass import Accumulator, CentredDirections, WithinClasses, read_again
 from .selection import Selection
 from .similarity import DirectionSums
-from .transfer import copy_together
+from .transfer import HOST, copy_together
 from .workspace import Workspace
 
 VARIANCES = ("nc1_quotient", "cdnv")
@@ -109,7 +109,12 @@ class SamplePass:
         places = places if places is None else places.to(self.device)
         read_again(source, first, self.placed, places, accumulators, room)
         found = self._rank(self.placed if self.within is None else self.within.finish())
-        self.found = dict(zip(found, copy_together(list(found.values()), self.moments.offsets.device)))
+        here = (
+            [] if self.moments.offsets.device == HOST else [name for name in (*WITHIN, "directions") if name in found]
+        )
+        away = [name for name in found if name not in here]  # a few numbers of each field are read on the host anyway
+        self.found = {name: found[name] for name in here}
+        self.found |= dict(zip(away, copy_together([found[name] for name in away], HOST)))
         self.moments = self.moments.add(**{name: self.found[name] for name in WITHIN if name in self.found})
         return self.moments
 
