@@ -1,6 +1,7 @@
 """The Python on the pages: short, and what it calls is there. Pages whose own tests run them are not run again."""
 
 import inspect
+import json
 import re
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import torch
 from ncollapse import train
 from ncollapse.sweep import sweep
 
-PAGES = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 
 def blocks_of(page):
@@ -39,6 +41,33 @@ def test_recipes(monkeypatch):
     found = run_page("recipes")["summary"]
     assert found["recipe"].decays.bias == 0.5
     assert (found["recipe"].seed, found["recipe"].loss.name, found["out"]) == (1, "bce", "runs")
+
+
+def test_steps_are_those_of_the_record():
+    """Both tables of docs/recipes.md, cell by cell."""
+    names = {"ResNet18": "resnet18", "ResNet50": "resnet50", "WideResNet50-2": "wide-resnet50-2"}
+    names |= {"DenseNet121": "densenet121", "ViT-small": "vit-small"}
+    record = json.loads((ROOT / "results/benchmarks/networks-h200.json").read_text())["networks"]
+    lines = (ROOT / "docs/recipes.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    found = [row for row in rows if row[0].split(",")[0] in names]
+    assert len(found) == 10
+    for first, *cells in found:
+        row = record[names[first.split(",")[0]]]
+        if len(cells) == 4:
+            wanted = [row[column]["ms"] for column in ("ours", "graph", "library", "eager")]
+        else:
+            spent = row["one-stream"]["kernels_us"]
+            kinds = ("convolutions", "input gradients", "weight gradients", "matrix products", "stem")
+            groups = [kinds, ("norm",), ("attention", "compiled"), ("optimiser and casts",)]
+            sums = [sum(spent.get(kind, 0.0) for kind in group) / 1e3 for group in groups]
+            norms, least = cells[2].rstrip(")").split(" (")
+            cells = [cells[0], cells[1], norms, least, *cells[3:]]
+            wanted = [row["one-stream"]["ms"], sums[0], sums[1], row["one-stream"]["least_norm_us"] / 1e3, *sums[2:]]
+            wanted.append(row["one-stream"]["launches"])
+        for cell, value in zip(cells, wanted, strict=True):
+            digits = len(cell.partition(".")[2])
+            assert cell == f"{value:.{digits}f}"
 
 
 def test_sweeps(monkeypatch):

@@ -71,7 +71,7 @@ def test_the_table_of_costs_is_the_record():
     rows = [row for row in json.loads(file.read_text(encoding="utf-8"))["rows"] if row["noise"] == 0.5]
     wanted = []
     for row in sorted(rows, key=lambda row: (row["d"], row["K"])):
-        other = f"{row['other']:.2f} s" + (" (scaled up)" if row["share"] > 1 else "")
+        other = f"{row['other']:,.2f} s" + (" (scaled up)" if row["share"] > 1 else "")
         ratios = f"{row['same_ratio']:.2f} | {row['all_ratio']:.2f}"
         wanted.append(
             f"| {row['K']:,} | {row['d']:,} | {row['same']:.2f} s | {row['all']:.2f} s | {other} | {ratios} |"

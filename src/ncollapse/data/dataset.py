@@ -56,8 +56,8 @@ class Dataset(Labelled):
     >>> data = Dataset(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 1]), ("a", "b"), "toy", "train")
     >>> data.counts()
     (1, 2)
-    >>> len(data.select(torch.tensor([0, 2])))
-    2
+    >>> data.select(torch.tensor([0, 2]))
+    Dataset(toy, train: 2 samples [1, 8, 8], uint8, 2 classes)
     """
 
     images: Tensor
@@ -66,6 +66,11 @@ class Dataset(Labelled):
     name: str
     split: str
     record: tuple[Mapping[str, Any], ...] = field(default=())
+
+    def __repr__(self) -> str:
+        kind = str(self.images.dtype).removeprefix("torch.")
+        samples = f"{len(self.labels)} samples {list(self.images.shape[1:])}, {kind}"
+        return f"Dataset({self.name}, {self.split}: {samples}, {len(self.classes)} classes)"
 
     def __post_init__(self) -> None:
         if self.images.dtype == torch.uint8:

@@ -30,6 +30,9 @@ class FolderDataset(Labelled):
     split: str
     record: tuple[Mapping[str, Any], ...] = field(default=())
 
+    def __repr__(self) -> str:
+        return f"FolderDataset({self.name}, {self.split}: {len(self.paths)} files, {len(self.classes)} classes)"
+
     def __post_init__(self) -> None:
         self._check_labels(len(self.paths))
 
