@@ -7,8 +7,11 @@ import pytest
 import torch
 
 from ncollapse.heads import LinearHead
+from ncollapse.metrics import collect, measure
+from ncollapse.models import create
 from ncollapse.train import recipes, run
-from ncollapse.train.evaluate import measure_correct
+from ncollapse.train.distributed import World
+from ncollapse.train.evaluate import Extractor, measure_correct, shorten
 from reference.scripts import load_script
 
 
@@ -20,6 +23,28 @@ def scored():
     head = LinearHead(6, 4)
     features = 0.9 * torch.randn(60, 6) + 3 * torch.nn.functional.normalize(head.weight.detach(), dim=1)[labels]
     return features, labels, head
+
+
+def test_a_row_of_history_is_a_measurement_without_the_values_by_class(scored):
+    features, labels, head = scored
+    for found in (measure(features, labels, head=head), collect(features, labels, head=head).measurement):
+        plain = found.to_dict()
+        row = shorten(found)
+        assert str(row) == str({name: value for name, value in plain.items() if not isinstance(value, list)})
+        assert len(row) < len(plain)
+        assert row["positive_score"]["mean"] == found.positive_score.mean
+        assert json.loads(json.dumps(row)) is not None
+
+
+@pytest.mark.parametrize("batches", [[24], [10, 14], [8, 8, 8], []])
+def test_features_of_all_batches_in_their_order(batches):
+    model = create("mlp-small", 4, in_channels=1, image_size=8).train()
+    x, y = torch.randn(sum(batches), 1, 8, 8), torch.arange(sum(batches)) % 4
+    found = Extractor(model, "fp32", World(0, 1, torch.device("cpu")))(list(zip(x.split(batches), y.split(batches))))
+    assert model.training
+    assert torch.equal(found[1], y)
+    assert found[0].shape == (len(x), 256)
+    assert torch.allclose(found[0], model.features(x).detach(), atol=1e-6)
 
 
 def test_against_all_pairs(scored):

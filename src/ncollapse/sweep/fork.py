@@ -23,6 +23,8 @@ from ncollapse.processes import importing
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": 32 << 20, "MALLOC_TRIM_THRESHOLD_": 256 << 20}
 """Settings of the GNU C library: freed memory stays with the worker. Otherwise the system clears the memory for the
 arrays of every measurement again, which takes a tenth of the time of a short run."""
+NEEDED = ("ncollapse.train", "ncollapse.train.files", "ncollapse.sweep.worker")
+"""The modules that every worker needs."""
 _MALLOPT = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1}
 """The numbers of these settings in malloc.h."""
 
@@ -94,7 +96,8 @@ def import_before_forking(threads: int) -> bool:
     """Import what every worker needs; False if that has started threads, which a forked process would be without."""
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     with importing():
-        import_module("ncollapse.train")
+        for name in NEEDED:
+            import_module(name)
     return len(list(Path("/proc/self/task").iterdir())) == 1
 
 

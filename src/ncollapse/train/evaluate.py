@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from ncollapse.heads import Head
 from ncollapse.metrics import Measurement, collect, measure
 from ncollapse.metrics.by_class import describe_classes
+from ncollapse.metrics.scores import Spread
 from ncollapse.models import Network
 from ncollapse.theory import Problem
 from ncollapse.train.capture import Captured
@@ -49,7 +51,7 @@ class Extractor:
             features.append(self.extract(x))
             labels.append(y)
         self.model.train(training)
-        return self.world.gather(torch.cat(features)), self.world.gather(torch.cat(labels))
+        return self.world.gather(_join(features)), self.world.gather(_join(labels))
 
     def extract(self, x: Tensor) -> Tensor:
         """The features of one batch; a smaller one uses the graph of a larger one that was captured before."""
@@ -66,6 +68,11 @@ class Extractor:
         with autocast(x.device, self.precision):
             features = self.features(x)
         return features.float()
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    """The rows of all parts, the first of which is empty. On a CPU a single part is not copied: nothing changes it."""
+    return parts[1] if len(parts) == 2 and parts[1].is_cpu else torch.cat(parts)
 
 
 def split_evenly(samples: int) -> int:
@@ -110,9 +117,19 @@ def measure_classes(features: Tensor, labels: Tensor, head: Any, loaders: Loader
     return {"names": list(loaders.classes), "train_counts": list(loaders.counts), **found}
 
 
-def shorten(measurement: dict[str, Any]) -> dict[str, Any]:
-    """A measurement without the values by class: one line of history stays one line."""
-    return {key: value for key, value in measurement.items() if not isinstance(value, (list, tuple))}
+def shorten(measurement: Measurement) -> dict[str, Any]:
+    """A measurement as plain values, without the values by class: one line of history stays one line.
+
+    Like `measurement.to_dict`, but what is left out is not copied before.
+    """
+    values = ((item.name, getattr(measurement, item.name)) for item in fields(measurement))
+    kept = ((name, value) for name, value in values if not isinstance(value, (list, tuple)))
+    return {name: to_plain(value) if isinstance(value, Spread) else value for name, value in kept}
+
+
+def to_plain(spread: Spread) -> dict[str, float]:
+    """A spread as a dictionary."""
+    return {item.name: getattr(spread, item.name) for item in fields(spread)}
 
 
 def describe_split(

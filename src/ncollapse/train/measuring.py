@@ -63,7 +63,7 @@ def measure_splits(run: Training, extracted: Extracted, arrays: dict[str, Tensor
                 keep = samples_per_class(run.loaders.num_classes)
                 found, figures = describe_split(name, *whole, bins=BINS, keep=keep)
                 arrays |= figures
-            record[name] = shorten(found.to_dict())
+            record[name] = shorten(found)
             if name == "train":
                 record["certificate"] = certify_split(run, features, labels, extracted.head)
     return run.world.share(lambda: record)
