@@ -117,12 +117,12 @@ def test_numbers_that_are_no_thresholds_and_negative_zeros_are_not_printed(capsy
     ("options", "message"),
     [
         (["hinge", "--num-classes", "3", "--per-class", "1", *DECAYS], "package.module:Class, got 'hinge'"),
-        (["ce", "--num-classes", "1", "--per-class", "1", *DECAYS], ": --num-classes must be"),
+        (["ce", "--num-classes", "1", "--per-class", "1", *DECAYS], ": --num-classes: expected"),
         (["ce", "--num-classes", "3", *DECAYS], "give --per-class, --batch-size or --class-counts"),
         (["ce", "--num-classes", "3", "--per-class", "1", "--weight-decay", "1", "--feature-decay", "0"], "infinity"),
         (
             ["bce", "--num-classes", "3", "--per-class", "1", "--weight-decay", "1e-300", "--feature-decay", "1"],
-            ": --weight-decay is 1e-300; it must lie between 1e-200 and 1e+100",
+            ": --weight-decay: expected a number between 1e-200 and 1e+100, got 1e-300",
         ),
         (
             ["ce", "--num-classes", "3", "--per-class", "1", "--weight-decay", "1", "--feature-decay", "-1"],

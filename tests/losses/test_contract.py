@@ -247,34 +247,34 @@ def test_bad_input_is_named(case):
     K, loss = case.num_classes, case.make()
     z, target, rows = make_batch(case)
     x = case.logits(z)
-    with pytest.raises(ValueError, match=rf"target must lie in \[0, {K - 1}\], got values from -1 to"):
+    with pytest.raises(ValueError, match=rf"target: expected values in \[0, {K - 1}\], got values from -1 to"):
         loss(x, target.index_fill(0, torch.tensor([0]), -1))
     with pytest.raises(ValueError, match=f"got values from . to {K}"):
         loss(x, target.index_fill(0, torch.tensor([2]), K))
-    with pytest.raises(ValueError, match=r"target must have shape \[7\]"):
+    with pytest.raises(ValueError, match=r"target: expected shape \[7\]"):
         loss(x, target[:-1])
-    with pytest.raises(ValueError, match="target must have shape"):
+    with pytest.raises(ValueError, match="target: expected shape"):
         loss(x, rows.repeat(1, 2))
-    with pytest.raises(TypeError, match="target must be a tensor, got list"):
+    with pytest.raises(TypeError, match="target: expected a tensor, got list"):
         loss(x, target.tolist())
-    with pytest.raises(TypeError, match=r"logits must be a floating-point tensor, got torch\.int64"):
+    with pytest.raises(TypeError, match=r"logits: expected a floating-point tensor, got torch\.int64"):
         loss(x.long(), target)
-    with pytest.raises(TypeError, match="logits must be a floating-point tensor, got list"):
+    with pytest.raises(TypeError, match="logits: expected a floating-point tensor, got list"):
         loss(x.tolist(), target)
-    with pytest.raises(ValueError, match="logits must h"):
+    with pytest.raises(ValueError, match="logits: expected"):
         loss(z.unsqueeze(0), target)
-    with pytest.raises(ValueError, match="reduction must be 'mean', 'sum' or 'none', got 'average'"):
+    with pytest.raises(ValueError, match="reduction: expected 'mean', 'sum' or 'none', got 'average'"):
         case.make(reduction="average")
-    with pytest.raises(ValueError, match="reduction must be"):
+    with pytest.raises(ValueError, match="reduction: expected"):
         case.function(x, target, **case.params, reduction="average")
-    with pytest.raises(ValueError, match=f"weight must have one entry for each of {K} classes"):
+    with pytest.raises(ValueError, match=f"weight: expected one entry for each of {K} classes"):
         case.make(weight=[1.0] * (K + 1))(x, target)
     for weight in ([-1.0] * K, [0.0] * K, [float("nan")] * K, [[1.0] * K]):
-        with pytest.raises(ValueError, match="weight must hold"):
+        with pytest.raises(ValueError, match="weight: expected"):
             case.make(weight=weight)
     if case.cls is not nc.BinaryLoss:
         with pytest.raises(
-            TypeError, match=r"target of shape \[B\] must hold integer class indices, got torch.float64"
+            TypeError, match=r"target: expected integer class indices in the shape \[B\], got torch.float64"
         ):
             loss(x, target.double())
         with pytest.raises(ValueError, match="at least 2 classes"):
@@ -304,5 +304,5 @@ def test_value_and_gradient_are_those_of_autograd_to_the_bit(case, soft, reducti
 @every_loss
 def test_value_and_gradient_refuse_what_the_loss_refuses(case):
     z, target, _ = make_batch(case, soft=False)
-    with pytest.raises(ValueError, match="target must lie in"):
+    with pytest.raises(ValueError, match="target: expected values in"):
         case.make().value_and_gradient(case.logits(z), target + case.num_classes)

@@ -122,9 +122,9 @@ def test_the_check_sees_a_minimiser_on_the_wrong_side():
 
 
 def test_at_refuses_impossible_class_counts():
-    with pytest.raises(ValueError, match="num_classes must be at least 2, got 1"):
+    with pytest.raises(ValueError, match="num_classes: expected at least 2, got 1"):
         nc.CELoss().at(0.0, 0.0, 1)
-    with pytest.raises(ValueError, match="num_classes must be 2 for the one-logit loss, got 3"):
+    with pytest.raises(ValueError, match="num_classes: expected 2 for the one-logit loss, got 3"):
         nc.BinaryLoss().at(0.0, 0.0, 3)
 
 

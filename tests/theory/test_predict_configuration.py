@@ -136,7 +136,7 @@ def test_unlisted_fields_are_those_of_the_configuration():
 
 
 def test_configuration_refuses_too_few_dimensions():
-    with pytest.raises(ValueError, match="dim must be a whole number of at least 4 for this optimum, not 3"):
+    with pytest.raises(ValueError, match="dim: expected a whole number of at least 4 for this optimum, got 3"):
         nc.predict("ce", num_classes=5, per_class=1, weight_decay=0.01, feature_decay=0.01).configuration(3)
     mse = nc.predict("mse", num_classes=5, dim=12, per_class=1, weight_decay=0.01, feature_decay=0.01)
     assert mse.configuration(20).features.shape == (5, 20)
@@ -154,7 +154,7 @@ def test_dimensions_are_whole_numbers(dim):
     if dim is None:
         assert prediction.configuration(dim).features.shape == (3, 3)
         return
-    with pytest.raises(ValueError, match="dim must be a whole number of at least 2"):
+    with pytest.raises(ValueError, match="dim: expected a whole number of at least 2"):
         prediction.configuration(dim)
 
 

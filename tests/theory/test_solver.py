@@ -103,10 +103,10 @@ def test_same_seed_same_digits():
 
 
 def test_a_problem_is_asked_for():
-    with pytest.raises(TypeError, match="problem must be a Problem, not 'ce'"):
+    with pytest.raises(TypeError, match="problem: expected a Problem, got 'ce'"):
         nc.solve("ce")
 
 
 def test_restarts_must_be_positive():
-    with pytest.raises(ValueError, match="restarts must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="restarts: expected at least 1, got 0"):
         nc.solve(nc.Problem("ce", 3, per_class=2, **DECAYS), restarts=0)

@@ -54,7 +54,7 @@ class Loss(nn.Module):
         if weight is not None:
             weight = torch.as_tensor(weight, dtype=torch.get_default_dtype())
             if weight.ndim != 1 or not bool((weight.isfinite() & (weight >= 0)).all()) or not bool(weight.any()):
-                raise ValueError(f"weight must hold one finite number >= 0 a class, not all 0, got {weight.tolist()}")
+                raise ValueError(f"weight: expected one finite number >= 0 a class, not all 0, got {weight.tolist()}")
         self.register_buffer("weight", weight)
 
     @property
@@ -89,7 +89,7 @@ class Loss(nn.Module):
         sum over the K - 1 negative logits. Computed in float64; arrays broadcast. Class weights do not enter.
         """
         if num_classes < 2:
-            raise ValueError(f"num_classes must be at least 2, got {num_classes}")
+            raise ValueError(f"num_classes: expected at least 2, got {num_classes}")
         p, n = np.broadcast_arrays(np.asarray(pos, dtype=np.float64), np.asarray(neg, dtype=np.float64))
         value, slopes = self.evaluate_groups(np.stack([p, n], axis=-1), np.array([1.0, num_classes - 1.0]))
         parts = (value, slopes[..., 0], slopes[..., 1])
@@ -210,7 +210,7 @@ def make_loss(loss: str | Loss, **params: Any) -> Loss:
         return loss
     if not is_loss_name(loss):
         raise ValueError(
-            f"loss must be one of {', '.join(LOSS_NAMES)}, package.module:Class or a loss object, got {loss!r}"
+            f"loss: expected one of {', '.join(LOSS_NAMES)}, package.module:Class or a loss object, got {loss!r}"
         )
     loss, called = split_call(loss)
     if twice := ", ".join(called.keys() & params.keys()):

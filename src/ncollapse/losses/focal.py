@@ -88,7 +88,9 @@ class FocalLoss(Loss):
         """
         z = read_logits(logits)
         if not is_index(target, *z.shape):
-            raise ValueError("target must hold class indices [B]: the convex region is that of one class a sample")
+            raise ValueError(
+                "target: expected class indices [B], since the convex region is that of one class a sample"
+            )
         return z.softmax(1).gather(1, target.long().unsqueeze(1)).squeeze(1) >= self.CONVEX_FROM
 
     def evaluate_groups(self, z: Array, sizes: Array) -> tuple[Array, Array]:

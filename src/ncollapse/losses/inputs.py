@@ -16,35 +16,35 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 def check_reduction(reduction: str) -> Reduction:
     """Return `reduction` if it is one of the three words, else raise."""
     if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+        raise ValueError(f"reduction: expected 'mean', 'sum' or 'none', got {reduction!r}")
     return cast(Reduction, reduction)
 
 
 def check_class_reduction(class_reduction: str) -> str:
     """Return `class_reduction` if it is "sum" or "mean", else raise."""
     if class_reduction not in ("sum", "mean"):
-        raise ValueError(f"class_reduction must be 'sum' or 'mean', got {class_reduction!r}")
+        raise ValueError(f"class_reduction: expected 'sum' or 'mean', got {class_reduction!r}")
     return class_reduction
 
 
 def check_smoothing(name: str, value: float) -> float:
     """Return a smoothing strength in [0, 1) as a float, else raise."""
     if not 0.0 <= value < 1.0:
-        raise ValueError(f"{name} must be in [0, 1), got {value!r}")
+        raise ValueError(f"{name}: expected a number in [0, 1), got {value!r}")
     return float(value)
 
 
 def check_gamma(gamma: float) -> float:
     """Return the focal exponent as a finite float >= 0, else raise."""
     if not (math.isfinite(gamma) and gamma >= 0.0):
-        raise ValueError(f"gamma must be a finite number >= 0, got {gamma!r}")
+        raise ValueError(f"gamma: expected a finite number >= 0, got {gamma!r}")
     return float(gamma)
 
 
 def check_positive(name: str, value: float) -> float:
     """Return a finite float > 0, else raise."""
     if not (math.isfinite(value) and value > 0.0):
-        raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
+        raise ValueError(f"{name}: expected a finite number > 0, got {value!r}")
     return float(value)
 
 
@@ -52,12 +52,12 @@ def read_logits(logits: Tensor) -> Tensor:
     """Return logits [B, K] in float32 or float64: half precision is widened before anything is computed."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
-        raise TypeError(f"logits must be a floating-point tensor, got {kind}")
+        raise TypeError(f"logits: expected a floating-point tensor, got {kind}")
     if logits.ndim != 2:
-        raise ValueError(f"logits must have shape [B, K], got {list(logits.shape)}")
+        raise ValueError(f"logits: expected shape [B, K], got {list(logits.shape)}")
     if logits.shape[1] < 2:
         raise ValueError(
-            f"logits must have at least 2 classes, got shape {list(logits.shape)}; for one logit: BinaryLoss"
+            f"logits: expected at least 2 classes, got shape {list(logits.shape)}; for one logit: BinaryLoss"
         )
     return widen(logits)
 
@@ -75,24 +75,24 @@ def is_index(target: Tensor, batch: int, num_classes: int) -> bool:
     label has its own assertion.
     """
     if not isinstance(target, Tensor):
-        raise TypeError(f"target must be a tensor, got {type(target).__name__}")
+        raise TypeError(f"target: expected a tensor, got {type(target).__name__}")
     if target.shape == (batch, num_classes):
         if target.is_complex():
-            raise TypeError(f"soft target must be real, got {target.dtype}")
+            raise TypeError(f"target: expected real numbers in the shape [B, K], got {target.dtype}")
         if target.device.type == "cpu" and target.numel() and not torch.compiler.is_compiling() and target.min() < 0:
             raise ValueError(f"soft target must not be negative, got {float(target.min()):g}")
         return False
     if target.shape != (batch,):
         raise ValueError(
-            f"target must have shape [{batch}] (class indices) or [{batch}, {num_classes}] (soft), "
+            f"target: expected shape [{batch}] (class indices) or [{batch}, {num_classes}] (soft), "
             f"got {list(target.shape)}"
         )
     if target.dtype not in _INTEGERS:
-        raise TypeError(f"target of shape [B] must hold integer class indices, got {target.dtype}")
+        raise TypeError(f"target: expected integer class indices in the shape [B], got {target.dtype}")
     if target.device.type == "cpu" and batch and not torch.compiler.is_compiling():
         low, high = (int(v) for v in target.aminmax())
         if low < 0 or high >= num_classes:
-            raise ValueError(f"target must lie in [0, {num_classes - 1}], got values from {low} to {high}")
+            raise ValueError(f"target: expected values in [0, {num_classes - 1}], got values from {low} to {high}")
     return True
 
 
@@ -133,5 +133,5 @@ def check_weight(weight: Tensor | None, num_classes: int) -> None:
     """Raise unless the class weights are None or have shape [K]."""
     if weight is not None and tuple(weight.shape) != (num_classes,):
         raise ValueError(
-            f"weight must have one entry for each of {num_classes} classes, got shape {list(weight.shape)}"
+            f"weight: expected one entry for each of {num_classes} classes, got shape {list(weight.shape)}"
         )

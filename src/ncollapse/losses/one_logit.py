@@ -28,9 +28,9 @@ def binary(logits: Tensor, target: Tensor, *, weight: Tensor | None = None, redu
     """
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
-        raise TypeError(f"logits must be a floating-point tensor, got {kind}")
+        raise TypeError(f"logits: expected a floating-point tensor, got {kind}")
     if logits.ndim != 1 and not (logits.ndim == 2 and logits.shape[1] == 1):
-        raise ValueError(f"logits must hold one number a sample, shape [B] or [B, 1], got {list(logits.shape)}")
+        raise ValueError(f"logits: expected one number a sample, shape [B] or [B, 1], got {list(logits.shape)}")
     z = widen(logits).reshape(-1)
     check_weight(weight, 2)
     if isinstance(target, Tensor) and target.shape == z.shape and target.is_floating_point():
@@ -62,5 +62,5 @@ class BinaryLoss(Loss):
 
     def evaluate_groups(self, z: Array, sizes: Array) -> tuple[Array, Array]:
         if sizes.sum() != 2:
-            raise ValueError(f"num_classes must be 2 for the one-logit loss, got {sizes.sum():g}")
+            raise ValueError(f"num_classes: expected 2 for the one-logit loss, got {sizes.sum():g}")
         return CELoss().evaluate_groups(z, sizes)

@@ -66,7 +66,7 @@ def landscape(
     if not (math.isfinite(check_number("scale", scale)) and scale > 0):
         raise ValueError(f"scale is {scale}; the rows of the frame need a positive norm")
     if not math.isfinite(check_number("bias", bias)):
-        raise ValueError(f"bias is {bias}; it must be a finite number, the same for every class")
+        raise ValueError(f"bias: expected a finite number, the same for every class, got {bias}")
     s = _axis("norms", np.linspace(0.1, 10.0, 100) if norms is None else norms)
     theta = _axis("angles", np.linspace(0.0, math.pi, 91) if angles is None else angles)
     if (s < 0).any():
@@ -121,5 +121,5 @@ def bias_gradient(
 def _axis(name: str, values: ArrayLike) -> Array:
     axis = np.asarray(values, dtype=np.float64)
     if axis.ndim != 1 or axis.size == 0 or not np.isfinite(axis).all():
-        raise ValueError(f"{name} must be a list of finite numbers, not of shape {axis.shape}")
+        raise ValueError(f"{name}: expected a list of finite numbers, got the shape {axis.shape}")
     return axis

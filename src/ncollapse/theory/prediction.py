@@ -178,7 +178,7 @@ def predict(
     ('saturated', 7.81, -2.0517, 3.5777, 355.67)
     """
     if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
     given: dict[str, Any] = dict(arguments) | ({} if num_classes is None else {"num_classes": num_classes})
     if not isinstance(problem, Problem):
         problem = Problem(problem, **given)

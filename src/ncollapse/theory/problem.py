@@ -110,7 +110,7 @@ class Problem:
         if dim is not None:
             dim = check_dim(dim, 1, " (or None for d >= K)")
         if features not in FEATURES:
-            raise ValueError(f"features must be one of {', '.join(FEATURES)}, not {features!r}")
+            raise ValueError(f"features: expected one of {', '.join(FEATURES)}, got {features!r}")
         named = ", ".join(f"{name}={value!r}" for name, value in loss_params.items() if value is not None)
         if isinstance(loss, Loss) and named:
             raise TypeError(f"loss is {loss} already; to change it give its name too: loss={loss.name!r}, {named}")
@@ -118,11 +118,11 @@ class Problem:
         if made.weight is not None and len(made.weight) != classes:
             raise ValueError(f"loss has {len(made.weight)} class weights, but num_classes is {classes}")
         if type(bias).__name__ not in ("bool", "bool_"):  # Python's or numpy's; None and "no" are neither
-            raise TypeError(f"bias must be True or False, not {bias!r}")
+            raise TypeError(f"bias: expected True or False, got {bias!r}")
         decays = {"weight_decay": weight_decay, "feature_decay": feature_decay, "bias_decay": bias_decay}
         for name, value in decays.items():
             if not math.isfinite(check_number(name, value)) or value < 0:
-                raise ValueError(f"{name} must be a finite number that is not negative, not {value}")
+                raise ValueError(f"{name}: expected a finite number that is not negative, got {value}")
         for name in ("weight_decay", "feature_decay"):
             if decays[name] == 0:
                 raise ValueError(
@@ -281,14 +281,14 @@ class Problem:
 def check_dim(dim: int, least: int, alternative: str = "") -> int:
     """A dimension as an int, if it is a whole number of at least `least`."""
     if not is_whole(dim) or dim < least:
-        raise ValueError(f"dim must be a whole number of at least {least}{alternative}, not {dim!r}")
+        raise ValueError(f"dim: expected a whole number of at least {least}{alternative}, got {dim!r}")
     return int(dim)
 
 
 def check_range(name: str, decay: float) -> None:
     """Refuse a decay, other than 0, so small or so large that float64 arithmetic fails."""
     if decay and not LEAST_DECAY <= decay <= MOST_DECAY:
-        raise ValueError(f"{name} is {decay:g}; it must lie between {LEAST_DECAY:g} and {MOST_DECAY:g}")
+        raise ValueError(f"{name}: expected a number between {LEAST_DECAY:g} and {MOST_DECAY:g}, got {decay:g}")
 
 
 def is_whole(value: Any) -> bool:
@@ -304,7 +304,7 @@ def check_number(name: str, value: float) -> float:
     try:
         return math.fabs(value)
     except TypeError:
-        raise TypeError(f"{name} must be a number, not {value!r}") from None
+        raise TypeError(f"{name}: expected a number, got {value!r}") from None
 
 
 def _check_mixing(mixing: Mixing, num_classes: int | None, *others: object) -> int:
@@ -322,7 +322,7 @@ def _check_counts(name: str, values: Sequence[float]) -> tuple[float, ...]:
     try:
         counts = tuple(float(count) for count in values)
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be numbers, one for each class, not {values!r}") from None
+        raise TypeError(f"{name}: expected numbers, one for each class, got {values!r}") from None
     for index, count in enumerate(counts):
         if not math.isfinite(count) or count < 0:
             raise ValueError(f"{name} must not be negative: class {index} has {count:g}")
@@ -356,7 +356,7 @@ def _check_classes(num_classes: int | None, counts: tuple[float, ...] | None) ->
             raise ValueError("num_classes is missing: give it, or class_counts")
         num_classes = len(counts)
     if not is_whole(num_classes) or num_classes < 2:
-        raise ValueError(f"num_classes must be a whole number of at least 2, not {num_classes!r}")
+        raise ValueError(f"num_classes: expected a whole number of at least 2, got {num_classes!r}")
     if counts is not None and len(counts) != num_classes:
         raise ValueError(f"class_counts has {len(counts)} entries but num_classes is {num_classes}")
     return int(num_classes)
@@ -366,16 +366,16 @@ def make_class_loss(loss: str | Loss, *, weighted: bool = False, **params: Any) 
     """The loss of that name, or the object itself, if it has one logit a class (and no class weights)."""
     made = make_loss(loss, **params)
     if made.name == "binary":
-        raise ValueError("loss must have one logit a class; BinaryLoss has one for both")
+        raise ValueError("loss: expected one logit a class, got BinaryLoss, which has one for both")
     if made.weight is not None and not weighted:
-        raise ValueError("loss must have no class weights here: the loss of a single sample has none")
+        raise ValueError("loss: expected no class weights here, since the loss of a single sample has none")
     return made
 
 
 def _check_sizes(per_class: float | None, batch_size: float | None, counts: tuple[float, ...] | None) -> None:
     for name, value in (("per_class", per_class), ("batch_size", batch_size)):
         if value is not None and (not math.isfinite(check_number(name, value)) or value <= 0):
-            raise ValueError(f"{name} must be positive, not {value}")
+            raise ValueError(f"{name}: expected a positive number, got {value}")
     if per_class is not None and (batch_size is not None or counts is not None):
         raise ValueError("per_class, batch_size and class_counts say the same thing: give one (or counts with a batch)")
     if per_class is None and batch_size is None and counts is None:

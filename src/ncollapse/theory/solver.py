@@ -87,9 +87,9 @@ def solve(
     (0.39439769, True)
     """
     if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a Problem, not {problem!r}; Problem(loss, num_classes, ...) makes one")
+        raise TypeError(f"problem: expected a Problem, got {problem!r}; Problem(loss, num_classes, ...) makes one")
     if restarts is not None and restarts < 1:
-        raise ValueError(f"restarts must be at least 1, not {restarts}")
+        raise ValueError(f"restarts: expected at least 1, got {restarts}")
     reduced = _drop_empty(problem)
     if reduced is not None:
         inner = solve(
