@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,10 +85,9 @@ def prepare(
 
     loaders = make_loaders(recipe, load_splits(recipe, data_root) if splits is None else splits, world)
     model, problem = build_model(recipe, loaders, world)
-    if compile is None:
-        alone = threading.current_thread() is threading.main_thread()
+    if compile is None:  # in the thread that captures, so that runs side by side compile a network once
         repaid = COMPILE_FROM_STEPS.get(recipe.model.name, math.inf)
-        compile = graph and alone and recipe.optim.epochs * loaders.train.steps >= repaid
+        compile = graph and recipe.optim.epochs * loaders.train.steps >= repaid
     objective = Objective(
         model,
         recipe.loss.make().to(world.device),
