@@ -30,7 +30,8 @@ from ncollapse.train.verify import verify_kernels, verify_last_layer
 
 COMPILE_FROM_STEPS = {"vit-small": 15_000}
 """Networks that compiling makes faster, and from how many steps on it repays itself: on an H200 it takes 20 to 35 s the
-first time, and a step of `vit-small` was then 5.6 ms instead of 8.0 (5.3 since). Convolutional networks run in fused kernels without it."""
+first time, and a step of `vit-small` was then 5.6 ms instead of 8.0 (5.3 since). Convolutional networks run in fused
+kernels without it."""
 
 
 @dataclass
