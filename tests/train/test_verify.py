@@ -1,8 +1,11 @@
 """The fused kernels are used only where they agree with torch's own."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import ncollapse
 from ncollapse.models import create, norm
 from ncollapse.train import verified, verify
 from ncollapse.train.verify import differentiate_features, find_fault
@@ -90,6 +93,14 @@ def test_a_comparison_that_passed_is_not_repeated(tmp_path, monkeypatch):
         assert not verified.was_verified(*facts[:i], "another", *facts[i + 1 :])
     monkeypatch.setattr(verified, "_digest_sources", lambda: "other kernels")
     assert not verified.was_verified(*facts)
+
+
+def test_every_kernel_counts_as_one_of_the_sources():
+    """A comparison is repeated when a file of `models` has changed: no other folder may hold a kernel."""
+    package = Path(ncollapse.__file__).parent
+    files = {path for path in package.rglob("*.py") if "@triton.jit" in path.read_text(encoding="utf-8")}
+    assert len(files) >= 4
+    assert {path.parent for path in files} == {package / "models"}
 
 
 def test_a_cache_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):

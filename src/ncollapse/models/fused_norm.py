@@ -33,7 +33,7 @@ _tickets: dict[tuple[torch.device, int], Tensor] = {}
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _is_last(ticket, blocks):  # type: ignore[no-untyped-def]
+def is_last(ticket, blocks):  # type: ignore[no-untyped-def]
     """Whether this program is the last of `blocks` to come here; what the others stored before is then visible."""
     tl.debug_barrier()  # every thread of this program has stored its part
     return tl.atomic_add(ticket, 1, sem="acq_rel") == blocks - 1
@@ -97,7 +97,7 @@ def _statistics(  # type: ignore[no-untyped-def]
     mine = partial + (column * blocks + block) * 2 * CHANNELS + tl.arange(0, CHANNELS)
     tl.store(mine, tl.sum(first, 0))
     tl.store(mine + CHANNELS, tl.sum(second, 0))
-    if _is_last(ticket + column, blocks):
+    if is_last(ticket + column, blocks):
         tl.store(ticket + column, 0)
         total, squares = _add_up(partial + column * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
         offset = total / m
@@ -199,7 +199,7 @@ def _sum_backward(  # type: ignore[no-untyped-def]
     mine = partial + (column * blocks + block) * 2 * CHANNELS + tl.arange(0, CHANNELS)
     tl.store(mine, tl.sum(first, 0))
     tl.store(mine + CHANNELS, tl.sum(second, 0))
-    if _is_last(ticket + column, blocks):
+    if is_last(ticket + column, blocks):
         tl.store(ticket + column, 0)
         total, products = _add_up(partial + column * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
         tl.store(sums + channel, products * invstd, mask=inside)

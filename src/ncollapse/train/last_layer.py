@@ -46,7 +46,7 @@ class LastLayer(torch.autograd.Function):
         decays: tuple[float, float, float],
         softmax: bool,
     ) -> tuple[Tensor, Tensor]:
-        from ncollapse.train.fused_last_layer import compute_total
+        from ncollapse.models.fused_last_layer import compute_total
 
         result, slopes = compute_total(features, weight, bias, target, decays, softmax)
         ctx.save_for_backward(features, weight, bias, slopes)
@@ -57,7 +57,7 @@ class LastLayer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        from ncollapse.train.fused_last_layer import differentiate_total
+        from ncollapse.models.fused_last_layer import differentiate_total
 
         features, weight, bias, slopes = ctx.saved_tensors
         return *differentiate_total(upstream.contiguous(), slopes, features, weight, bias, ctx.decays), None, None, None

@@ -2,7 +2,7 @@
 
     z = W h - b,  total = mean_B L(z, y) + weight/2 |W|^2 + feature/2 |H|^2 + bias/2 |b|^2
 
-Launched one by one, the operations of a head, a loss and decays are some sixty kernels of two microseconds, for almost
+Launched one by one, the operations of a head, a loss and decays are some forty kernels of two microseconds, for almost
 no arithmetic. The forward kernel keeps the gradient of the mean loss in z; the backward kernels multiply it out.
 Everything is float32, sums are added in a fixed order.
 """
@@ -14,7 +14,7 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from ncollapse.models.fused_norm import _is_last, find_tickets
+from ncollapse.models.fused_norm import find_tickets, is_last
 
 ROWS, DIMS, ADDED = 16, 64, 32
 """Samples and feature dimensions of a tile, and blocks of sums that are added at a time."""
@@ -110,7 +110,7 @@ def _forward(  # type: ignore[no-untyped-def]
     tl.store(slopes + row[:, None] * classes + k[None, :], slope / rows, mask=valid)
     tl.store(partial + 2 * block, tl.sum(tl.where(here, value, 0.0), 0))
     tl.store(partial + 2 * block + 1, tl.sum(tl.sum(h_squares, 1), 0))
-    if _is_last(ticket, blocks):
+    if is_last(ticket, blocks):
         tl.store(ticket, 0)
         losses = tl.zeros((ADDED,), tl.float32)
         squares = tl.zeros((ADDED,), tl.float32)
