@@ -23,7 +23,7 @@ from ncollapse.papers import publications
 from ncollapse.papers.experiment import Experiment, Point
 from ncollapse.papers.matching import Match, epochs_of, is_trial
 from ncollapse.papers.publications import Cell, Publication, tabulated_alpha
-from ncollapse.papers.tied_epochs import Range, find_tied_range
+from ncollapse.papers.tied_epochs import Range, find_tied_range, read_curve
 from ncollapse.runs.record import RunRecord
 
 Verdict = Literal["reproduced", "reproduced in direction", "not reproduced", "not run", "not judged", "too short"]
@@ -250,9 +250,7 @@ def _find_epoch(field: str, cell: Cell, found: Match) -> int | None:
     """The last measured epoch by which a run whose best epoch is reported had crossed the published number."""
     if found.point.recipe.select == "last" or len(found.records) != 1:
         return None
-    record = found.records[0]
-    curve = list(zip(*(record.series(field) if record.series(field)[1] else record.series(f"{field}.mean"))))
-    pairs = itertools.pairwise(curve)
+    pairs = itertools.pairwise(read_curve(found.records[0], field).items())
     return max((end for (_, a), (end, b) in pairs if (a - cell.value) * (b - cell.value) <= 0), default=None)
 
 

@@ -29,15 +29,15 @@ def find_tied_range(record: RunRecord, field: str) -> Range:
 
     Records keep no test scores of every epoch; these change as the training scores do.
     """
-    curve = _read_curve(record, field) or _read_curve(record, field.replace("test.", "train."))
-    reported = curve.get(int(record.final("selected_epoch")) if math.isfinite(record.final("selected_epoch")) else 0)
-    if reported is None:
+    curve, epoch = read_curve(record, field), record.final("selected_epoch")
+    curve = curve or read_curve(record, field.replace("test.", "train."))
+    if epoch not in curve:
         return 0.0, 0.0
-    changes = [curve[epoch] - reported for epoch in find_tied_epochs(record) if epoch in curve]
+    changes = [curve[tied] - curve[int(epoch)] for tied in find_tied_epochs(record) if tied in curve]
     return min(changes, default=0.0), max(changes, default=0.0)
 
 
-def _read_curve(record: RunRecord, field: str) -> dict[int, float]:
+def read_curve(record: RunRecord, field: str) -> dict[int, float]:
     """A number by epoch; of a spread its mean."""
     plain = record.series(field)
     return dict(zip(*(plain if plain[1] else record.series(f"{field}.mean"))))
