@@ -60,6 +60,14 @@ def own_stream(device: torch.device) -> Iterator[None]:
         streams[device].synchronize()
 
 
+@contextmanager
+def use_stream(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Launch on this stream, from any thread: cuBLAS warns where a thread has no context of the GPU yet."""
+    torch.cuda.set_device(stream.device)
+    with torch.cuda.stream(stream):
+        yield
+
+
 def _read_determinism() -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import torch
 
+from ncollapse.train.backend import use_stream
+
 T = TypeVar("T")
 PRIORITY = -2
 """Above that of the runs' own streams, -1. Below it, each of a hundred short kernels waits for its turn between
@@ -42,8 +44,7 @@ class Background:
         stream, ready = self._stream, torch.cuda.current_stream(self._stream.device).record_event()
 
         def work_on_stream() -> T:
-            torch.cuda.set_device(stream.device)  # cuBLAS warns where a thread has no context yet
-            with torch.cuda.stream(stream):
+            with use_stream(stream):
                 stream.wait_event(ready)
                 result = work()
                 stream.synchronize()  # only then may the tensors that it read be freed

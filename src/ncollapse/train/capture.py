@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ncollapse.models.norm import fusing
+from ncollapse.train.backend import use_stream
 
 T = TypeVar("T")
 CAPTURING = threading.Lock()
@@ -53,8 +54,7 @@ class Captured:
         key = kernels, *((buffer.shape, buffer.dtype) for buffer in buffers)
 
         def capture() -> tuple[torch.cuda.CUDAGraph, Any]:
-            torch.cuda.set_device(stream.device)  # cuBLAS warns where a thread has no context yet
-            with torch.cuda.stream(stream), torch.set_grad_enabled(grad), fusing(), _searching(search):
+            with use_stream(stream), torch.set_grad_enabled(grad), fusing(), _searching(search):
                 return _capture(work, buffers, pool)
 
         with CAPTURING, quiet() if search is not None and is_new(key) else nullcontext():

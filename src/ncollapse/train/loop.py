@@ -200,9 +200,7 @@ class _Loop:
         run, began = self.run, time.perf_counter()
         extracted = extract_splits(run)
         arrays: dict[str, Tensor] | None = {} if extracted.epoch in self.kept_epochs else None
-        weights = run.model.state_dict()
-        if self.background.apart:
-            weights = {key: tensor.clone() for key, tensor in weights.items()}
+        weights = {key: tensor.clone() for key, tensor in run.model.state_dict().items()}
 
         def work() -> dict[str, Any]:
             found = measure_splits(run, extracted, arrays)
@@ -307,7 +305,7 @@ def _keep_best(run: Training, row: dict[str, Any], weights: dict[str, Tensor]) -
     name = selection_split(run.recipe)
     if row[name]["accuracy"] > run.best["accuracy"]:
         run.best = {"epoch": row["epoch"], "accuracy": row[name]["accuracy"]}
-        run.best_tensors = {key: tensor.clone() for key, tensor in weights.items()}
+        run.best_tensors = weights
 
 
 def _finish(run: Training, writing: Future[float] | None) -> dict[str, Any]:

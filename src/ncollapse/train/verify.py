@@ -74,49 +74,42 @@ def describe_gpu(device: torch.device) -> tuple[object, ...]:
 
 def find_fault(model: Network, x: Tensor, precision: str) -> str | None:
     """What is wrong with the fused kernels on these samples; None where nothing is."""
+    return describe_errors(lambda: compare_networks(model, x, precision))
+
+
+def find_last_layer_fault(objective: Objective, target: Tensor) -> str | None:
+    """What is wrong with the fused last layer on random features and these targets; None where nothing is."""
+    return describe_errors(lambda: compare_last_layers(objective, target))
+
+
+def describe_errors(compare: Callable[[], str | None]) -> str | None:
+    """The fault that a comparison finds, or the error that ends it; a lack of memory is no fault."""
     try:
-        with exact_convolutions():
-            exact = differentiate_features(model, x, "fp32", fused=False)
-            fault = name_fault(differentiate_features(model, x, "fp32", fused=True), exact, (LARGEST_ERROR,) * 2)
-            if fault is not None or precision == "fp32":
-                return fault
-            plain = differentiate_features(model, x, precision, fused=False)
-            limits = [LARGER * distance + SLACK for distance in measure_distances(plain, exact)]
-            return name_fault(differentiate_features(model, x, precision, fused=True), exact, limits)
+        return compare()
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a compiler or a driver may fail in any way
         return f"{type(error).__name__}: {error}"
 
 
-def find_last_layer_fault(objective: Objective, target: Tensor) -> str | None:
-    """What is wrong with the fused last layer on random features and these targets; None where nothing is."""
-    try:
-        head, loss = copy.deepcopy(objective.model.head), objective.loss
-        dim, generator = objective.model.num_features, torch.Generator().manual_seed(0)
-        features = torch.randn(len(target), dim, generator=generator).to(target.device)
-        found: list[Pair] = []
-        for fused in (True, False):
-            head.zero_grad()
-            leaf = features.clone().requires_grad_()
-            if fused:
-                total, value = fuse_last_layer(head, loss, objective.decays, leaf, target)  # type: ignore[arg-type]
-            else:
-                value = loss(head(leaf), target)
-                total = value + objective.decay(leaf, head)
-            total.backward()  # type: ignore[no-untyped-call]
-            grads = [leaf.grad, *(parameter.grad for parameter in head.parameters())]
-            found.append(
-                (
-                    torch.stack([total.detach(), value.detach()]),
-                    torch.cat([g.flatten() for g in grads if g is not None]),
-                )
-            )
-        return name_fault(found[0], found[1], (LAST_LAYER_ERROR,) * 2, ("values", "gradients"))
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
+def compare_networks(model: Network, x: Tensor, precision: str) -> str | None:
+    """Features and gradients of the network, with the fused kernels and with torch's own."""
+    with exact_convolutions():
+        exact = differentiate_features(model, x, "fp32", fused=False)
+        fault = name_fault(differentiate_features(model, x, "fp32", fused=True), exact, (LARGEST_ERROR,) * 2)
+        if fault is not None or precision == "fp32":
+            return fault
+        plain = differentiate_features(model, x, precision, fused=False)
+        limits = [LARGER * distance + SLACK for distance in measure_distances(plain, exact)]
+        return name_fault(differentiate_features(model, x, precision, fused=True), exact, limits)
+
+
+def compare_last_layers(objective: Objective, target: Tensor) -> str | None:
+    """Objective, loss and gradients of the last layer, fused and by torch."""
+    dim, generator = objective.model.num_features, torch.Generator().manual_seed(0)
+    features = torch.randn(len(target), dim, generator=generator).to(target.device)
+    fused, plain = (differentiate_last_layer(objective, features, target, fused=fused) for fused in (True, False))
+    return name_fault(fused, plain, (LAST_LAYER_ERROR,) * 2, ("values", "gradients"))
 
 
 def name_fault(
@@ -154,3 +147,16 @@ def differentiate_features(model: Network, x: Tensor, precision: str, *, fused: 
         features.square().mean().backward()  # type: ignore[no-untyped-call]
     grads = [parameter.grad.float().flatten() for parameter in twin.trunk.parameters() if parameter.grad is not None]
     return features.detach(), torch.cat(grads)
+
+
+def differentiate_last_layer(objective: Objective, features: Tensor, target: Tensor, *, fused: bool) -> Pair:
+    """Objective and mean loss of a copy of the head, and the gradients of features and head as one vector."""
+    head, loss, leaf = copy.deepcopy(objective.model.head), objective.loss, features.clone().requires_grad_()
+    if fused:
+        total, value = fuse_last_layer(head, loss, objective.decays, leaf, target)  # type: ignore[arg-type]
+    else:
+        value = loss(head(leaf), target)
+        total = value + objective.decay(leaf, head)
+    total.backward()  # type: ignore[no-untyped-call]
+    grads = [leaf.grad, *(parameter.grad for parameter in head.parameters())]
+    return torch.stack([total.detach(), value.detach()]), torch.cat([g.flatten() for g in grads if g is not None])
