@@ -222,7 +222,9 @@ def main() -> None:
         print(show_table(table))
         if args.json:
             gpu = torch.cuda.get_device_name(device)
-            found = {"gpu": gpu, "torch": torch.__version__, "batch": args.batch, "networks": table}
+            command = f"python benchmarks/train.py --models {' '.join(args.models)} --columns {' '.join(args.columns)}"
+            versions = {"gpu": gpu, "torch": torch.__version__, "batch": args.batch}
+            found = {"command": command, **versions, "networks": table}
             write_table(args.json, found)
         return
     train, test = (data.load("cifar10", args.data_root, split) for split in ("train", "test"))
