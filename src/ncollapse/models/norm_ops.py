@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.library import custom_op
 
+from ncollapse.models.operators import call_operator
+
 
 @custom_op("ncollapse::norm_statistics", mutates_args=("running_mean", "running_var", "tracked"), device_types="cuda")
 def norm_statistics(x: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, momentum: float) -> Tensor:
@@ -116,7 +118,7 @@ class NormReLU(torch.autograd.Function):
         fork: bool,
         pool: bool,
     ) -> Any:
-        y = norm_apply(x, weight, bias, stats[0], stats[1], residual, eps, relu, pool)
+        y = call_operator(norm_apply, x, weight, bias, stats[0], stats[1], residual, eps, relu, pool)
         ctx.has_residual, ctx.eps, ctx.relu, ctx.fork, ctx.pool = residual is not None, eps, relu, fork, pool
         if ctx.has_residual and relu:
             ctx.save_for_backward(x, weight, bias, stats, y)
@@ -130,7 +132,8 @@ class NormReLU(torch.autograd.Function):
         y = ctx.saved_tensors[4] if ctx.has_residual and ctx.relu else None
         dy, *rest = [dy.to(x.dtype).contiguous(memory_format=torch.channels_last) for dy in grads]
         second = rest[0] if ctx.fork else None
-        dx, g, sums = norm_backward(dy, second, x, y, weight, bias, stats, ctx.eps, ctx.relu, ctx.pool)
+        options = ctx.eps, ctx.relu, ctx.pool
+        dx, g, sums = call_operator(norm_backward, dy, second, x, y, weight, bias, stats, *options)
         d_residual = None
         if ctx.has_residual:
             d_residual = g if ctx.fork or ctx.relu else dy
@@ -141,13 +144,13 @@ def train_norm(
     norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool, *, fork: bool = False, pool: bool = False
 ) -> Any:
     """relu(norm(x) + residual) of a norm in training mode; twice with `fork`, means over 2 x 2 pixels with `pool`."""
-    stats = norm_statistics(x.detach(), norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum)
+    running = norm.running_mean, norm.running_var, norm.num_batches_tracked
+    stats = call_operator(norm_statistics, x.detach(), *running, norm.momentum)
     return NormReLU.apply(x, norm.weight, norm.bias, residual, stats, norm.eps, relu, fork, pool)  # type: ignore[no-untyped-call]
 
 
 def infer_norm(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool, pool: bool = False) -> Tensor:
     """relu(norm(x) + residual) of a norm in eval mode, without derivatives."""
-    y: Tensor = norm_apply(
-        x, norm.weight, norm.bias, norm.running_mean, norm.running_var, residual, norm.eps, relu, pool
-    )
+    given = norm.weight, norm.bias, norm.running_mean, norm.running_var, residual
+    y: Tensor = call_operator(norm_apply, x, *given, norm.eps, relu, pool)
     return y
