@@ -24,16 +24,16 @@ class Driver:
     def __init__(self, gpus):
         self.gpus, self.calls = gpus, []
 
-    def cuInit(self, flags):  # noqa: N802
+    def cuInit(self, flags):
         self.calls.append(("init", flags))
         return 0 if self.gpus else 100
 
-    def cuDeviceGet(self, device, number):  # noqa: N802
+    def cuDeviceGet(self, device, number):
         self.calls.append(("get", number))
         device._obj.value = 40 + number
         return 0 if number < self.gpus else 101
 
-    def cuDevicePrimaryCtxRetain(self, context, device):  # noqa: N802
+    def cuDevicePrimaryCtxRetain(self, context, device):
         self.calls.append(("retain", device.value))
         return 0
 

@@ -10,7 +10,6 @@ import torch
 from ncollapse.train import optimiser
 from ncollapse.train.recipe import OptimSpec
 
-
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 CASES = {
     "sgd": (OptimSpec("sgd", 0.1, momentum=0.9, weight_decay=5e-4), torch.optim.SGD, {"momentum": 0.9}),

@@ -66,5 +66,5 @@ def test_data_that_cannot_be_read_are_the_error_of_the_reader(monkeypatch, devic
     def read(recipe, root):
         raise FileNotFoundError("digits is missing")
 
-    with pytest.raises(FileNotFoundError, match="^digits is missing$"):
+    with pytest.raises(FileNotFoundError, match="digits is missing"):
         prepare_on(device, monkeypatch, read)

@@ -32,15 +32,15 @@ class PlainOptimiser:
     def step(self) -> None:
         """Update the parameters that have gradients."""
         for parameters in self._alike:
-            moved = [p for p in parameters if p.grad is not None]
+            moved = [(p, p.grad) for p in parameters if p.grad is not None]
             if moved:
-                self.update(moved, [p.grad for p in moved], self.param_groups[0])
+                self.update([p for p, _ in moved], [grad for _, grad in moved], self.param_groups[0])
 
-    def update(self, parameters: list[nn.Parameter], grads: list[Tensor | None], group: dict[str, Any]) -> None:
+    def update(self, parameters: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
         """Call the kernel."""
         raise NotImplementedError
 
-    def read_state(self, parameters: list[nn.Parameter], name: str) -> list[Tensor]:
+    def read_state(self, parameters: list[Tensor], name: str) -> list[Tensor]:
         """One tensor of the state of each parameter."""
         return [self.state[p][name] for p in parameters]
 
@@ -48,7 +48,7 @@ class PlainOptimiser:
 class PlainSGD(PlainOptimiser):
     """torch.optim.SGD(fused=True)."""
 
-    def update(self, parameters: list[nn.Parameter], grads: list[Tensor | None], group: dict[str, Any]) -> None:
+    def update(self, parameters: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
         torch._fused_sgd_(
             parameters,
             grads,
@@ -68,7 +68,7 @@ class PlainAdam(PlainOptimiser):
 
     kernel = staticmethod(torch._fused_adam_)
 
-    def update(self, parameters: list[nn.Parameter], grads: list[Tensor | None], group: dict[str, Any]) -> None:
+    def update(self, parameters: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
         steps = self.read_state(parameters, "step")
         torch._foreach_add_(steps, 1)
         self.kernel(
