@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.library import custom_op
 
+from ncollapse.models.operators import call_operator
+
 
 @custom_op("ncollapse::norm_statistics", mutates_args=("running_mean", "running_var", "tracked"), device_types="cuda")
 def norm_statistics(x: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, momentum: float) -> Tensor:
@@ -139,9 +141,9 @@ class NormReLU(torch.autograd.Function):
         pool: bool,
     ) -> Any:
         if stats is None:
-            y, stats = norm_forward(x, weight, bias, residual, *running, eps, relu)
+            y, stats = call_operator(norm_forward, x, weight, bias, residual, *running, eps, relu)
         else:
-            y = norm_apply(x, weight, bias, stats[0], stats[1], residual, eps, relu, pool)
+            y = call_operator(norm_apply, x, weight, bias, stats[0], stats[1], residual, eps, relu, pool)
         ctx.has_residual, ctx.eps, ctx.relu, ctx.fork, ctx.pool = residual is not None, eps, relu, fork, pool
         if ctx.has_residual and relu:
             ctx.save_for_backward(x, weight, bias, stats, y)
@@ -155,7 +157,8 @@ class NormReLU(torch.autograd.Function):
         y = ctx.saved_tensors[4] if ctx.has_residual and ctx.relu else None
         dy, *rest = [dy.to(x.dtype).contiguous(memory_format=torch.channels_last) for dy in grads]
         second = rest[0] if ctx.fork else None
-        dx, g, sums = norm_backward(dy, second, x, y, weight, bias, stats, ctx.eps, ctx.relu, ctx.pool)
+        options = ctx.eps, ctx.relu, ctx.pool
+        dx, g, sums = call_operator(norm_backward, dy, second, x, y, weight, bias, stats, *options)
         d_residual = None
         if ctx.has_residual:
             d_residual = g if ctx.fork or ctx.relu else dy
@@ -169,13 +172,12 @@ def train_norm(
     running: tuple[Any, ...] = (norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum)
     stats = None
     if pool or torch.compiler.is_compiling():  # the compiler knows no changes of buffers within a function of autograd
-        stats, running = norm_statistics(x.detach(), *running), ()
+        stats, running = call_operator(norm_statistics, x.detach(), *running), ()
     return NormReLU.apply(x, norm.weight, norm.bias, residual, stats, running, norm.eps, relu, fork, pool)  # type: ignore[no-untyped-call]
 
 
 def infer_norm(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool, pool: bool = False) -> Tensor:
     """relu(norm(x) + residual) of a norm in eval mode, without derivatives."""
-    y: Tensor = norm_apply(
-        x, norm.weight, norm.bias, norm.running_mean, norm.running_var, residual, norm.eps, relu, pool
-    )
+    given = norm.weight, norm.bias, norm.running_mean, norm.running_var, residual
+    y: Tensor = call_operator(norm_apply, x, *given, norm.eps, relu, pool)
     return y
