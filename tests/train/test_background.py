@@ -175,7 +175,9 @@ def test_a_run_that_ends_in_the_middle_goes_on_from_its_last_checkpoint(tmp_path
     monkeypatch.setattr(loop, "_mean_loss", lose_power)
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "broken")
-    monkeypatch.setattr(loop, "_mean_loss", lambda run, epoch, rate: epochs.append(epoch) or mean_loss(run, epoch, rate))
+    monkeypatch.setattr(
+        loop, "_mean_loss", lambda run, epoch, rate: epochs.append(epoch) or mean_loss(run, epoch, rate)
+    )
     path, _, found = train(tmp_path / "broken")
     again = epochs[broken]  # a checkpoint is passed over while the one before is being written
     assert epochs == [*range(1, broken + 1), *range(again, 7)]
@@ -203,7 +205,9 @@ def test_a_checkpoint_is_not_ahead_of_the_history(tmp_path, apart, often, monkey
     assert 6 not in seen  # the final weights are written instead
 
 
-def test_a_run_that_ends_while_it_is_summed_up_is_finished_without_training(tmp_path, apart, often, monkeypatch, caplog):
+def test_a_run_that_ends_while_it_is_summed_up_is_finished_without_training(
+    tmp_path, apart, often, monkeypatch, caplog
+):
     whole, summary, rows = train(tmp_path / "whole")
     measure = finish.measure_selected
     monkeypatch.setattr(finish, "measure_selected", lambda run: 1 / 0)
@@ -223,9 +227,10 @@ def test_final_weights_that_were_changed_are_trained_again_from_the_checkpoint(
     tmp_path, apart, often, monkeypatch, caplog
 ):
     whole, _, rows = train(tmp_path / "whole")
-    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+    with monkeypatch.context() as patch:
         patch.setattr(finish, "measure_selected", lambda run: 1 / 0)
-        train(tmp_path / "broken")
+        with pytest.raises(ZeroDivisionError):
+            train(tmp_path / "broken")
     (final,) = (tmp_path / "broken").glob("*/final.safetensors")
     tensors, _ = loop.checkpoint.unpack(final.read_bytes())
     final.write_bytes(loop.checkpoint.pack({name: 2 * tensor for name, tensor in tensors.items()}))
