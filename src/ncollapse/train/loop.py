@@ -264,7 +264,7 @@ class _Loop:
         tensors = tensors_of(run.model, run.optimiser)
         if self.background.apart:
             tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-        self.unwritten = _State(run.epoch, tensors, values_of(run.model, run.optimiser))
+        self.unwritten = _State(run.epoch, tensors, values_of(run.model, run.optimiser), self.background.mark())
         run.written = time.perf_counter()
         if self.measured is None or self.stop is not None:
             self.record()
@@ -285,7 +285,7 @@ class _Loop:
             checkpoint.write(run.folder.checkpoints, content)
             return time.perf_counter() - began
 
-        self.writing = self.background.submit(work)
+        self.writing = self.background.submit(work, state.copied)
 
 
 @dataclass(frozen=True)
@@ -295,6 +295,8 @@ class _State:
     epoch: int
     tensors: dict[str, Tensor]
     values: dict[str, Any]
+    copied: torch.cuda.Event | None
+    """When a GPU has copied the tensors."""
 
 
 @dataclass(frozen=True)
