@@ -79,6 +79,19 @@ def test_statistics_on_a_gpu(case):
     assert waits <= WAITS
 
 
+@pytest.mark.parametrize("samples", [20, 300])
+def test_the_numerical_rank_is_that_of_a_loop_over_classes(samples):
+    features, labels, _, _ = draw(samples=samples, dtype=torch.float64)
+    with PretendGpu() as gpu:
+        found = measure(gpu.move(features), gpu.move(labels), numerical_rank=True)
+    ranks = []
+    for label in range(5):
+        singular = torch.linalg.svdvals(features[labels == label])
+        ranks.append(float(singular.sum() ** 2 / singular.square().sum()))
+    assert found.numerical_rank == pytest.approx(sum(ranks) / 5, rel=1e-12)
+    assert measure(features, labels, numerical_rank=True).numerical_rank == pytest.approx(sum(ranks) / 5, rel=1e-12)
+
+
 def test_many_samples_need_no_more_waits(monkeypatch):
     """Several chunks, several tiles of scores, and quantiles of negative scores that are counted in bins."""
     monkeypatch.setattr("ncollapse.metrics.batches.CUDA_NUMBERS", 100)
