@@ -21,6 +21,15 @@ class Point:
 
 
 @dataclass(frozen=True)
+class ClaimCause:
+    """Why claims that begin with `start` do not hold, or what was tried; with `if_short` only of shortened runs."""
+
+    start: str
+    why: str
+    if_short: bool = False
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One entry of the catalogue.
 
@@ -29,8 +38,9 @@ class Experiment:
     trained). `curves` are the fields of the history that a figure shows, `finals` the final numbers that a figure or
     table compares. `claims` checks what the paper says in words. `is_unsettled(keys, field)` is true for the numbers
     that had not converged in the paper's own run and so cannot be judged. `find_cause(keys, field)` says why a number
-    was not reproduced, "" if that is not known. `asks` marks a question of our own, where other experiments repeat what
-    a paper reports. `caption` says what is shown where no paper has a caption for it.
+    was not reproduced, "" if that is not known; `claim_causes` say the same of claims that do not hold. `asks` marks a
+    question of our own, where other experiments repeat what a paper reports. `caption` says what is shown where no
+    paper has a caption for it. `missing` names what is needed besides the data.
     """
 
     id: str
@@ -42,9 +52,11 @@ class Experiment:
     claims: Callable[[Runs], list[Claim]] | None = None
     is_unsettled: Callable[[dict[str, Any], str], bool] | None = None
     find_cause: Callable[[dict[str, Any], str], str] | None = None
+    claim_causes: tuple[ClaimCause, ...] = ()
     asks: bool = False
     notes: tuple[str, ...] = ()
     caption: str = ""
+    missing: str = ""
 
     @property
     def paper(self) -> str:

@@ -26,6 +26,8 @@ from ncollapse.papers.publications import Cell, Publication, tabulated_alpha
 from ncollapse.papers.tied_epochs import Range, find_tied_range, read_curve
 from ncollapse.runs.record import RunRecord
 
+JUDGED = ("reproduced", "reproduced in direction", "not reproduced")
+"""The verdicts that count; the others leave a number open."""
 Verdict = Literal["reproduced", "reproduced in direction", "not reproduced", "not run", "not judged", "too short"]
 POINTS = {"accuracy": 0.01, "uniform_accuracy": 0.01, "compactness": 0.02, "distinctiveness": 0.02}
 PREDICTED = {
@@ -161,9 +163,7 @@ def tolerance_in_points(field: str) -> float | None:
 
 def sum_up(lines: Sequence[Line]) -> tuple[Verdict, str]:
     """The verdict on a whole table, from nine in ten of its numbers, and how many of each kind there are."""
-    counted = [
-        line.verdict for line in lines if line.verdict in ("reproduced", "reproduced in direction", "not reproduced")
-    ]
+    counted = [line.verdict for line in lines if line.verdict in JUDGED]
     waiting = sum(line.verdict == "not run" and line.published is not None for line in lines)
     if not counted:
         ran = any(line.values for line in lines)

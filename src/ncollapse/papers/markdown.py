@@ -85,7 +85,7 @@ def to_markdown(outcome: Outcome, *, lines: bool = True, unrun: bool = True, lev
     parts = [f"{'#' * level} {experiment.id}: {experiment.title}", "", caption, ""]
     parts += [f"Verdict: **{outcome.verdict}**" + (f" ({outcome.detail})." if outcome.detail else "."), ""]
     parts += [f"- {note}" for note in notes] + ([""] if notes else [])
-    parts += [f"- {mark(claim, so_far=outcome.only_tried)}: {claim.text}{_why(claim)}" for claim in outcome.claims]
+    parts += [f"- {describe_claim(outcome, claim)}" for claim in outcome.claims]
     parts += [""] if outcome.claims else []
     body = rows(outcome.lines, unrun) if lines else []
     if body:
@@ -233,5 +233,20 @@ def mark(claim: Claim, *, so_far: bool = False) -> str:
     return ("holds" if claim.holds else "does not hold") + " so far" * so_far
 
 
-def _why(claim: Claim) -> str:
-    return f" ({claim.detail})" if claim.detail else ""
+def describe_claim(outcome: Outcome, claim: Claim) -> str:
+    """Whether a claim holds, the numbers behind that, where its threshold comes from, and why it does not hold."""
+    said = f"{mark(claim, so_far=outcome.only_tried)}: {claim.text}" + (f" ({claim.detail})" if claim.detail else "")
+    if claim.threshold:
+        said += f" [{claim.threshold}]"
+    if claim.holds is False and not outcome.only_tried and not outcome.experiment.asks:
+        said += f": {find_claim_cause(outcome, claim)}"
+    return said
+
+
+def find_claim_cause(outcome: Outcome, claim: Claim) -> str:
+    """Why a claim does not hold, or what was tried; "not explained" if neither is known."""
+    for cause in outcome.experiment.claim_causes:
+        if claim.text.startswith(cause.start) and (outcome.coverage.deciding_epochs or not cause.if_short):
+            return cause.why
+    epochs = outcome.coverage.deciding_epochs
+    return "not explained" + (f"; tried at {epochs} only" if epochs else "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ncollapse.papers import landscapes
 from ncollapse.papers.claims import Claim, check_claims
 from ncollapse.papers.coverage import Coverage, measure_coverage
 from ncollapse.papers.experiment import Experiment, Point
@@ -36,7 +35,9 @@ class Outcome:
 def evaluate(experiment: Experiment, records: Iterable[RunRecord], points: Sequence[Point] | None = None) -> Outcome:
     """Judge an experiment by finished runs; `points` restricts the numbers and claims to a part of its grid."""
     if experiment.protocol == "landscape":
-        return Outcome(experiment, (), (), Coverage(0), (), *landscapes.conclude())
+        claims = [] if experiment.claims is None else experiment.claims([])
+        verdict, detail = conclude((), claims)
+        return Outcome(experiment, (), claims, Coverage(0), (), verdict, f"computed, nothing is trained; {detail}")
     records, grid = list(records), experiment.grid()
     whole = match(grid, records)
     chosen = whole if points is None else match(points, records)
