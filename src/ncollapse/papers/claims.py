@@ -137,7 +137,8 @@ def falls_by_orders(runs: Runs, field: str = "train.nc1", orders: float = 1.0) -
     threshold = "ours: the paper plots the curves and prints no value"
     if not fallen and not unseen:
         return Claim(text, None, "", threshold)
-    detail = f"by {min(fallen):.1f} to {max(fallen):.1f} orders over {count(len(fallen), 'run')}" if fallen else ""
+    ends = dict.fromkeys(f"{end:.1f}" for end in (min(fallen), max(fallen))) if fallen else {}
+    detail = f"by {' to '.join(ends)} orders over {count(len(fallen), 'run')}" if fallen else ""
     if unseen:
         detail += f"{', ' if fallen else ''}the start of {count(unseen, 'run')} was not measured"
     failed = bool(fallen) and min(fallen) < orders

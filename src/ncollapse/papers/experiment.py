@@ -105,7 +105,7 @@ def expand(
     if wanted is None:
         return points
     if not wanted:
-        raise ValueError(f"seeds={seeds}: at least one is needed")
+        raise ValueError(f"seeds: expected at least 1, got {seeds}")
     return [Point({**p.keys, "seed": seed}, p.recipe.override(seed=seed)) for p in points for seed in wanted]
 
 
@@ -117,7 +117,7 @@ def parse_seeds(words: Sequence[str]) -> list[int]:
     """
     for word in words:
         if not word.isdecimal():
-            raise ValueError(f"seed={word}: must be a number from 0 on")
+            raise ValueError(f"only: expected seed = a number from 0 on, got seed={word}")
     return sorted({int(word) for word in words})
 
 
@@ -126,11 +126,11 @@ def select(points: list[Point], only: dict[str, tuple[str, ...]], name: str) -> 
     for key, wanted in only.items():
         known = sorted({k for point in points for k in point.keys})
         if key not in known:
-            raise ValueError(f"--only {key}=...: {name} has the keys {', '.join(known) or 'none'}")
+            raise ValueError(f"only: expected one of the keys {', '.join(known) or '(none)'} of {name}, got {key!r}")
         values = list(dict.fromkeys(point.keys[key] for point in points if key in point.keys))
         for value in wanted:
             if not any(same(value, other) for other in values):
-                raise ValueError(f"--only {key}={value}: {name} has {key} = {', '.join(map(str, values))}")
+                raise ValueError(f"only: expected {key} = {', '.join(map(str, values))} for {name}, got {value!r}")
     return [
         point
         for point in points
@@ -148,7 +148,7 @@ def parse_only(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
     for word in words:
         key, sign, values = word.partition("=")
         if not sign or not key or not values:
-            raise ValueError(f"--only {word}: must be KEY=VALUE, such as model=resnet18")
+            raise ValueError(f"only: expected KEY=VALUE, such as model=resnet18, got {word!r}")
         key = key.replace("-", "_")
         only[key] = only.get(key, ()) + tuple(values.split(","))
     return only

@@ -40,12 +40,12 @@ def select_runs(
     head, *own = word.split(":")
     name, sign, length = head.partition("@")
     if sign and not length.isdecimal():
-        raise ValueError(f"{word}: {length!r} after @ must be a number of epochs, as in {name}@40")
+        raise ValueError(f"experiment: expected a number of epochs after @, as in {name}@40, got {word!r}")
     experiment, filters = get_experiment(name), parse_only(only) | parse_only(own)
     points = expand(experiment, filters, seeds, int(length) if sign else epochs, **changes)
     if experiment.grid() and not points:
         said = " ".join(f"{key}={','.join(values)}" for key, values in filters.items())
-        raise ValueError(f"--only {said}: no run of {name} has all of these")
+        raise ValueError(f"only: expected filters that a run fits, but no run of {name} has all of {said}")
     return Selection(experiment, expand(experiment, filters), points)
 
 
