@@ -100,7 +100,7 @@ def test_an_nc1_that_was_first_measured_late_stays_open(first, nc1, nc3, holds):
 def test_orders_of_magnitude_are_counted_from_the_largest_value(end, holds):
     found = claims.falls_by_orders([({}, run(history=curve(1.0, 4.0, end)))])
     assert found.holds is holds
-    assert found.detail.startswith(f"by {math.log10(4 / end):.1f} to")
+    assert found.detail == f"by {math.log10(4 / end):.1f} orders over 1 run"
     assert claims.falls_by_orders([({}, run(history=curve(1.0)))]).holds is None
 
 

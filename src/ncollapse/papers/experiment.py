@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from ncollapse.papers.claims import Claim, Runs
+    from ncollapse.papers.judge import Line
     from ncollapse.train import Recipe
 
 
@@ -37,7 +38,7 @@ class Experiment:
     numbers), "two-stage" (training, then a classifier re-balanced on frozen features) or "landscape" (nothing is
     trained). `curves` are the fields of the history that a figure shows, `finals` the final numbers that a figure or
     table compares. `claims` checks what the paper says in words. `is_unsettled(keys, field)` is true for the numbers
-    that had not converged in the paper's own run and so cannot be judged. `find_cause(keys, field)` says why a number
+    that had not converged in the paper's own run and so cannot be judged. `find_cause(line)` says why a number
     was not reproduced, "" if that is not known; `claim_causes` say the same of claims that do not hold. `asks` marks a
     question of our own, where other experiments repeat what a paper reports. `caption` says what is shown where no
     paper has a caption for it. `missing` names what is needed besides the data.
@@ -51,7 +52,7 @@ class Experiment:
     finals: tuple[str, ...] = ()
     claims: Callable[[Runs], list[Claim]] | None = None
     is_unsettled: Callable[[dict[str, Any], str], bool] | None = None
-    find_cause: Callable[[dict[str, Any], str], str] | None = None
+    find_cause: Callable[[Line], str] | None = None
     claim_causes: tuple[ClaimCause, ...] = ()
     asks: bool = False
     notes: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from ncollapse.compare.variants import LOSSES, OPTIMISERS
 from ncollapse.papers import publications
 from ncollapse.papers.experiment import Experiment, Point
-from ncollapse.papers.matching import Match, epochs_of, is_trial
+from ncollapse.papers.matching import Match, epochs_of, is_trial, lag_of
 from ncollapse.papers.publications import Cell, Publication, tabulated_alpha
 from ncollapse.papers.tied_epochs import Range, find_tied_range, read_curve
 from ncollapse.runs.record import RunRecord
@@ -46,7 +46,8 @@ class Line:
 
     `epochs` is how long our runs were, `asked` how long the experiment asks for. `passed_at` is the last epoch at which
     a run that reports its best epoch had the published number, None if it never had it. `tied` is how far our number
-    changes, down and up, over the epochs that are tied with the best one.
+    changes, down and up, over the epochs that are tied with the best one. `other_schedule` is true if a run follows its
+    schedule with another delay than asked for.
     """
 
     row: str
@@ -61,6 +62,7 @@ class Line:
     asked: int | None = None
     passed_at: int | None = None
     tied: Range = (0.0, 0.0)
+    other_schedule: bool = False
     verdict: Verdict = "not run"
 
     @property
@@ -234,6 +236,7 @@ def _make_line(field: str, found: Match, cell: Cell | None, row: str) -> Line:
         epochs=tuple(sorted({epochs_of(record) for _, record in pairs})),
         asked=found.asked_epochs,
         passed_at=_find_epoch(field, cell, found) if cell else None,
+        other_schedule=any(lag_of(record) != found.point.recipe.schedule.lag for record in found.records),
         tied=_find_ties(field, [record for _, record in pairs]) if found.point.recipe.select != "last" else (0.0, 0.0),
     )
 

@@ -60,8 +60,8 @@ LEGEND = {
 
 
 OTHER_EPOCH = (
-    "the epoch with the best test accuracy is reported, which may be another one in each run; ours had the printed"
-    " number by the epoch in brackets"
+    "not explained; the epoch with the best test accuracy is reported, and ours had the printed number by the epoch in"
+    " brackets, which is not among its best"
 )
 
 
@@ -98,11 +98,11 @@ def to_markdown(outcome: Outcome, *, lines: bool = True, unrun: bool = True, lev
 
 def explain(outcome: Outcome) -> list[str]:
     """Why numbers were not reproduced, as a list; the same cause is given once."""
-    find_cause = outcome.experiment.find_cause or (lambda keys, field: "")
+    find_cause = outcome.experiment.find_cause or (lambda line: "")
     by_cause: dict[str, list[str]] = {}
     for line in outcome.lines:
         if line.verdict in ("reproduced in direction", "not reproduced"):
-            cause, name = find_cause(line.keys, line.field), f"{line.row}, {line.column}"
+            cause, name = find_cause(line), f"{line.row}, {line.column}"
             if not cause and line.passed_at is not None:
                 cause, name = OTHER_EPOCH, f"{name} (epoch {line.passed_at})"
             by_cause.setdefault(cause or "not explained", []).append(name)
