@@ -244,7 +244,10 @@ def test_claims_about_curves(tmp_path):
     alone = check_claims(experiment, match(points, [r for r in records if r.loss == "bce"]))
     assert [claim.holds for claim in alone[:3]] == [True, None, None]
     verdict = conclude([], alone[:3], measure_coverage(match(experiment.grid(), records[1:])))
-    assert verdict == ("partly run at 30 of 100 epochs", "1 of 4 runs, at 30 of 100 epochs; 1 of 3 claims holds, 2 open")
+    assert verdict == (
+        "partly run at 30 of 100 epochs",
+        "1 of 4 runs, at 30 of 100 epochs; 1 of 3 claims holds, 2 open",
+    )
     slow = [RunRecord(r.path, r.run_id, r.config, {}, history(1.0, 0.95, 30), r.summary, "finished") for r in records]
     falls, _, first, _ = check_claims(experiment, match(points, slow))
     assert falls.holds is False
@@ -349,7 +352,7 @@ def test_a_verdict_on_a_part_says_so(table_11, tmp_path):
     assert outcome.verdict == "reproduced at 40 of 100 epochs, as far as run"
     assert "| 40 of 100 |" in markdown.to_markdown(outcome)
     assert measure_coverage(match(grid, short + records[1:3])).qualify("reproduced") == (
-        "reproduced in part at 40 of 100 epochs, as far as run"
+        "reproduced, some runs at 40 of 100 epochs, as far as run"
     )
     assert conclude([], [], measure_coverage(match(grid, [])))[0] == "not run"
 

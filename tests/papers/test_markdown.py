@@ -169,5 +169,7 @@ def test_a_cause_of_shortened_runs_ends_with_them():
     whole = replace(short, coverage=Coverage(2, 2, 2))
     assert "still falling" in find_claim_cause(short, claim)
     assert find_claim_cause(whole, claim) == "not explained"
+    assert find_claim_cause(short, replace(claim, lengths=(4000,))) == "not explained", "others are the short ones"
+    assert "still falling" in find_claim_cause(short, replace(claim, lengths=(1000,)))
     other = replace(claim, text="something else")
     assert find_claim_cause(short, other) == "not explained; tried at 1000 of 4000 epochs only"

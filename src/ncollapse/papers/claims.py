@@ -26,13 +26,15 @@ NEAR_ZERO = "ours: the paper plots the curves"
 class Claim:
     """A statement of a paper, whether it holds in our runs (None: not decided), and the numbers behind that.
 
-    `threshold` says where the number that decides comes from, "" if none is needed, such as for an order.
+    `threshold` says where the number that decides comes from, "" if none is needed, such as for an order. `lengths` are
+    those of the runs behind it in epochs, where it is of a part of them.
     """
 
     text: str
     holds: bool | None
     detail: str
     threshold: str = ""
+    lengths: tuple[int, ...] = ()
 
 
 Runs = list[tuple[dict[str, Any], RunRecord]]
@@ -230,8 +232,10 @@ def by_key(runs: Runs, key: str, values: Sequence[str], check: Callable[[Runs], 
     """The check for the runs of each optimiser, or of each loss, apart."""
     found = []
     for value in values:
-        claim = check([run for run in runs if run[0].get(key) == value])
-        found.append(replace(claim, text=f"under {name_loss(name_optimiser(value))} {claim.text}"))
+        mine = [run for run in runs if run[0].get(key) == value]
+        claim, lengths = check(mine), tuple(sorted({epochs_of(record) for _, record in mine}))
+        text = f"under {name_loss(name_optimiser(value))} {claim.text}"
+        found.append(replace(claim, text=text, lengths=lengths))
     return found
 
 

@@ -87,7 +87,7 @@ class Coverage:
         if self.only_trials:
             return f"tried only, at {self.epochs}"
         if self.short > self.trial:
-            verdict += f"{'' if self.short == self.run else ' in part'} at {self.deciding_epochs}"
+            verdict += f"{'' if self.short == self.run else ', some runs'} at {self.deciding_epochs}"
         if verdict.startswith(("partly run", "not judged")):
             return verdict
         return verdict if self.run == self.total else f"{verdict}, as far as run"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ncollapse.grammar import count
@@ -245,8 +246,11 @@ def describe_claim(outcome: Outcome, claim: Claim) -> str:
 
 def find_claim_cause(outcome: Outcome, claim: Claim) -> str:
     """Why a claim does not hold, or what was tried; "not explained" if neither is known."""
+    coverage = outcome.coverage
+    if claim.lengths:
+        coverage = replace(coverage, lengths=tuple(pair for pair in coverage.lengths if pair[0] in claim.lengths))
+    epochs = coverage.deciding_epochs
     for cause in outcome.experiment.claim_causes:
-        if claim.text.startswith(cause.start) and (outcome.coverage.deciding_epochs or not cause.if_short):
+        if claim.text.startswith(cause.start) and (epochs or not cause.if_short):
             return cause.why
-    epochs = outcome.coverage.deciding_epochs
     return "not explained" + (f"; tried at {epochs} only" if epochs else "")
