@@ -13,7 +13,8 @@ from importlib import import_module
 from types import FrameType
 
 from ncollapse.console import prepare_streams
-from ncollapse.processes import SAFE_PATH, claim_process, leave_garbage
+from ncollapse.early_gpu import choose_gpu, load_libraries, open_gpu
+from ncollapse.processes import SAFE_PATH, claim_process, end_with, importing
 
 VERBS = {
     "measure": "every number of the papers from features, labels and a classifier, or from a checkpoint",
@@ -64,13 +65,20 @@ def main(argv: list[str] | None = None) -> int:
     if verb not in VERBS:
         print(f"ncollapse: no verb {verb!r}; there are {', '.join(VERBS)}", file=sys.stderr)
         return 2
+    return end_with(run_verb(verb, rest, debug))
+
+
+def run_verb(verb: str, args: list[str], debug: bool) -> int:
+    """Import and run a verb; what goes wrong becomes a message and an exit code."""
     with note_interrupts() as noted:
         try:
             with plain_warnings(verb):
-                command = import_module(f"ncollapse.commands.{verb}")
+                with importing():
+                    start_gpu(args if verb == "train" else [])
+                    command = import_module(f"ncollapse.commands.{verb}")
                 if noted:
                     raise KeyboardInterrupt
-                code = int(command.main(rest))
+                code = int(command.main(args))
                 flush_output()
                 return code
         except KeyboardInterrupt:
@@ -88,8 +96,17 @@ def main(argv: list[str] | None = None) -> int:
             else:
                 print(f"ncollapse {verb}: {describe(error)}", file=sys.stderr)
             return 2 if isinstance(error, BAD_INPUT) else 1
-        finally:
-            leave_garbage()
+
+
+def start_gpu(args: list[str]) -> None:
+    """Start the GPU that `train` will use while its modules are imported."""
+    number = choose_gpu(args)
+    if number is None:
+        return
+    open_gpu(number)
+    import_module("torch")
+    if "--deterministic" not in args:  # which changes how the libraries must be loaded
+        load_libraries(number)
 
 
 def describe(error: Exception) -> str:

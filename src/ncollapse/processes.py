@@ -1,4 +1,4 @@
-"""Python processes of this package: started so that they import nothing from the working folder, and quickly imported.
+"""Python processes of this package: they import nothing from the working folder, and start and end quickly.
 
 `python -m` and `python -c` put the working folder first on the module path, so that a file there named like a library
 (`random.py`, `cattrs.py`) would be imported, and thus executed, in its place.
@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -47,11 +48,18 @@ def safe_path() -> Iterator[None]:
 
 _own = False
 """Whether this process runs one of our commands and nothing else."""
+_code: int | None = None
+"""The exit code of the command, once it is done."""
 
 
 def claim_process() -> None:
-    """Say that this process runs one of our commands and nothing else, so that we may tune its garbage collector."""
+    """Say that this process runs one of our commands and nothing else, so that we may decide how it collects and ends.
+
+    Called before anything else registers what is to be done at the end: what was registered first is done last.
+    """
     global _own
+    if not _own:
+        atexit.register(_leave)
     _own = True
 
 
@@ -73,7 +81,27 @@ def importing() -> Iterator[None]:
         gc.enable()
 
 
-def leave_garbage() -> None:
-    """Have the interpreter end without a last search for garbage, which takes a second after an import of torch."""
+def end_with(code: int) -> int:
+    """Have our own process end with this exit code and without the interpreter's clean-up; return the code.
+
+    Threads and what other libraries do at the end are waited for. Then freeing every module takes a tenth of a second
+    after an import of torch, a search for garbage a whole one, and the objects of a GPU their own time.
+    """
+    global _code
     if _own:
         gc.freeze()
+        _code = code
+    return code
+
+
+def _leave() -> None:
+    """End the process, unless someone watches it who wants to write a report."""
+    watched = sys.gettrace() is not None or sys.getprofile() is not None or "coverage" in sys.modules
+    if _code is None or watched:
+        return
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):  # the interpreter says what is wrong
+        return
+    os._exit(_code)

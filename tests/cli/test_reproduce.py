@@ -206,7 +206,7 @@ def test_epochs_of_an_id_go_before_the_common_ones(capsys):
     assert runs(short, long) == [*runs(long, "--epochs", "40"), *runs(long)]
     assert runs(short, "--epochs", "10") == runs(long, "--epochs", "40") != runs(long)
     for word, said in (
-        ("@:loss=ce", "after @, as in bce-vs-ce/table-11@40, got 'bce-vs-ce/table-11@:loss=ce'"),
+        ("@:loss=ce", "after @, as in bce-vs-ce/table-11@40, got 'bce-vs-ce/table-11@'"),
         ("@4.5", "after @, as in bce-vs-ce/table-11@40, got 'bce-vs-ce/table-11@4.5'"),
         ("@0", "epochs: expected at least 1, got 0"),
     ):

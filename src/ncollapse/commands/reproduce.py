@@ -31,7 +31,7 @@ class Args:
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
     """Ids such as bce-vs-ce/table-6. An id may have filters of its own, which replace those of --only for their keys
     (bce-vs-ce/table-9:loss=bce:bias_init=0,10), and epochs of its own, which replace those of --epochs
-    (bce-vs-ce/table-11@40:loss=ce)."""
+    (bce-vs-ce/table-11@40:loss=ce); @40/5 measures every 5 epochs, @/5 in runs of full length."""
     list: bool = False
     """List every experiment (or those given, or those of the papers given) with what it needs and its state."""
     only: tuple[str, ...] = ()
@@ -120,10 +120,8 @@ def parse_selections(args: Args) -> list[Selection]:
     options: dict[str, Any] = {"only": args.only, "seeds": args.seeds, "epochs": args.epochs}
     options |= {"measure_every": args.measure_every, "precision": args.precision}
     selections = [select_runs(word, **options) for word in args.experiments]
-    if args.measure_every is None:
-        finished = find_finished(args.out)
-        selections = [use_finished(selection, finished) for selection in selections]
-    return selections
+    finished = find_finished(args.out)
+    return [selection if selection.measured else use_finished(selection, finished) for selection in selections]
 
 
 def join_repeated(argv: list[str], flag: str) -> list[str]:

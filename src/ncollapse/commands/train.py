@@ -14,6 +14,7 @@ import tyro
 
 from ncollapse import console
 from ncollapse.commands.options import parse_args
+from ncollapse.early_gpu import find_value
 from ncollapse.train import Recipe, recipes, run
 from ncollapse.train.changes import SHORT_NAMES, apply_changes
 from ncollapse.train.distributed import leave
@@ -128,20 +129,9 @@ def find_recipe(name: str, options: list[str]) -> Recipe:
         if not path.is_file():
             raise FileNotFoundError(f"RECIPE: no file {name}")
         return Recipe.from_file(path)
-    wishes = {choice: _find_value(options, f"--{choice}.name") for choice in CHOICES}
-    wishes["model"] = _find_value(options, "--model") or wishes["model"]
+    wishes = {choice: find_value(options, f"--{choice}.name") for choice in CHOICES}
+    wishes["model"] = find_value(options, "--model") or wishes["model"]
     return recipes.choose(name, **{choice: value for choice, value in wishes.items() if value is not None})
-
-
-def _find_value(options: list[str], flag: str) -> str | None:
-    """What an option is given last: --flag VALUE or --flag=VALUE."""
-    found = None
-    for option, following in zip(options, [*options[1:], None]):
-        if option == flag:
-            found = following
-        elif option.startswith(f"{flag}="):
-            found = option.removeprefix(f"{flag}=")
-    return found
 
 
 def _loosen(spec: Any, prefix: str = "") -> Any:

@@ -44,13 +44,17 @@ def load_cifar(folder: Path, split: str, name: str) -> Dataset:
         if wrong:
             known = f"whole numbers 0..{len(classes) - 1}"
             raise ValueError(f"{path}: {label_key} must be a list of {known}; that of image {wrong[0]} is not")
-        images.append(torch.from_numpy(data).reshape(-1, 3, 32, 32))
+        images.append(data)
         labels.append(torch.tensor(targets, dtype=torch.int64))
-    return Dataset(torch.cat(images), torch.cat(labels), classes, name, split)
+    pixels = torch.from_numpy(np.concatenate(images)).reshape(-1, 3, 32, 32)
+    return Dataset(pixels, torch.cat(labels), classes, name, split)
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """Return the dictionary in a pickle of arrays, dicts, lists, bytes, strings and numbers; refuse everything else."""
+    """Return the dictionary in a pickle of arrays, dicts, lists, bytes, strings and numbers; refuse everything else.
+
+    Arrays cannot be written to.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     with path.open("rb") as stream:
@@ -91,7 +95,7 @@ class _Array:
         _, shape, dtype, fortran, raw = state
         if not isinstance(dtype, _Dtype) or not isinstance(raw, bytes):
             raise _Refused("an array of objects")
-        self.array = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C").copy()
+        self.array = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
 
 
 def _unwrap(value: Any) -> Any:

@@ -10,6 +10,7 @@ from torch.library import custom_op
 from torch.nn import functional as F
 
 from ncollapse.models import norm
+from ncollapse.models.operators import call_operator
 
 COLUMNS = 32
 """Values of a window, filled up with zeros."""
@@ -24,7 +25,7 @@ def convolve_stem(conv: nn.Conv2d, x: Tensor) -> Tensor:
     if not can_multiply(conv, x):
         return conv(x)  # type: ignore[no-any-return]
     images, _, height, width = x.shape
-    windows = unfold_windows(x)
+    windows = call_operator(unfold_windows, x)
     kernel = conv.weight.permute(0, 2, 3, 1).flatten(1)
     y = F.linear(windows, F.pad(kernel, (0, COLUMNS - kernel.shape[1])))
     return y.view(images, height, width, -1).permute(0, 3, 1, 2)

@@ -23,7 +23,7 @@ from ncollapse.processes import importing
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": 32 << 20, "MALLOC_TRIM_THRESHOLD_": 256 << 20}
 """Settings of the GNU C library: freed memory stays with the worker. Otherwise the system clears the memory for the
 arrays of every measurement again, which takes a tenth of the time of a short run."""
-NEEDED = ("ncollapse.train", "ncollapse.train.files", "ncollapse.sweep.worker")
+NEEDED = ("ncollapse.train", "ncollapse.train.files", "ncollapse.sweep.worker", "scipy.optimize")
 """The modules that every worker needs."""
 _MALLOPT = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1}
 """The numbers of these settings in malloc.h."""

@@ -14,7 +14,6 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 Array = NDArray[np.float64]
 EPS = 2.0**-52
@@ -161,6 +160,8 @@ def _climb(matrix: Array) -> tuple[float, Array]:
 
 def _tighten(matrix: Array, goal: float) -> float:
     """Minimise lambda_max(M + N) over N >= 0, smoothed by a sharpening soft maximum of the eigenvalues."""
+    from scipy.optimize import minimize
+
     k = len(matrix)
     rows, columns = np.triu_indices(k, 1)
     scale = float(np.abs(matrix).max())

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
 from ncollapse.losses.forms import TINY
 from ncollapse.theory.class_groups import symmetric_norm
@@ -103,6 +102,8 @@ def _dual_value(point: Point, q: Array, norm: float, *, balanced: bool = False) 
 
     scale = largest
     if value(largest * (1.0 - 1e-6)) > value(largest):
+        from scipy.optimize import minimize_scalar
+
         found = minimize_scalar(lambda s: -value(s), bounds=(0.0, largest), method="bounded", options={"xatol": 1e-9})
         scale = max((largest, 0.0, float(found.x)), key=value)
     return float(value(scale)), scale * q

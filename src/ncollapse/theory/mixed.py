@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, minimize
 
 from ncollapse.losses import ConvexForm
 from ncollapse.theory.optimum import Optimum, refuse, require_dim
@@ -110,6 +109,8 @@ class _Reduced:
 
 def minimise_mixed(problem: Problem) -> MixedOptimum:
     """The symmetric optimum of a problem with `mixing`, and a lower bound on the global minimum."""
+    from scipy.optimize import Bounds, minimize
+
     model = _Reduced(problem)
     low = np.full(3 + 3 * len(model.weights), -np.inf)
     if problem.features == "relu":

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, minimize
 
 from ncollapse.losses.forms import unreduced
 from ncollapse.theory.problem import Problem
@@ -73,6 +72,7 @@ class ScaledObjective:
         self, point: Array, iterations: int, tolerance: float = 1e-13, deadline: float = math.inf
     ) -> tuple[float, Array]:
         """Minimise from a point with L-BFGS, bounded for V >= 0, until the processor time is past `deadline`."""
+        from scipy.optimize import Bounds, minimize
 
         def stop_late(xk: Any) -> None:
             if time.process_time() > deadline:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ncollapse.early_gpu import wait_for_gpu
 from ncollapse.models.norm import fusing
 from ncollapse.train.backend import use_stream
 
@@ -57,6 +58,7 @@ class Captured:
             with use_stream(stream), torch.set_grad_enabled(grad), fusing(), _searching(search):
                 return _capture(work, buffers, pool)
 
+        wait_for_gpu()  # a search must have the GPU alone
         with CAPTURING, quiet() if search is not None and is_new(key) else nullcontext():
             self.graph, self.output = run_in_capturing_thread(capture)
 

@@ -34,6 +34,7 @@ from ncollapse.train.distributed import LostProcess, join
 from ncollapse.train.divergence import Diverged, describe_checkpoint
 from ncollapse.train.evaluate import describe_split, measure_classes, measure_correct
 from ncollapse.train.measuring import certify_split, extract_splits, measure_splits
+from ncollapse.train.pace import Pace
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.recover import recover_finished, selection_split, warn_of_restart
 from ncollapse.train.schedule import rate_at
@@ -151,6 +152,7 @@ class _Loop:
         self.measured: _Measured | None = None
         self.writing: Future[float] | None = None
         self.stop: Exception | None = None
+        self.keep_pace = Pace(run.world.device)
         self.shown = time.perf_counter()
 
     def train(self) -> None:
@@ -173,6 +175,7 @@ class _Loop:
         batch, samples = recipe.optim.batch_size, sum(run.loaders.counts)
         for i, (x, y) in enumerate(run.loaders.train.epoch(epoch)):
             run.step(x, y, min(batch, samples - i * batch))
+            self.keep_pace()
             if self.measured is not None and self.measured.row.done():
                 self.record()
             now = time.perf_counter()

@@ -11,62 +11,105 @@ from torch import Tensor, nn
 from ncollapse.train.recipe import OptimSpec
 
 
-class PlainSGD:
-    """torch.optim.SGD on a CPU, by the kernel that it calls.
+class PlainOptimiser:
+    """One of torch's optimisers by the fused kernel that it calls; `lay_out` makes its state.
 
-    Making one of torch's optimisers imports torch._dynamo. That takes 1.5 s, as long as a short run. And on a small
-    network preparing the call of the kernel, which `torch.optim.sgd.sgd` does anew in each step, takes half as long as
-    the kernel.
+    Making or stepping one of torch's optimisers imports torch._dynamo. That takes one to two seconds, as long as a
+    short run. And on a small network preparing the call of the kernel, which torch does anew in each step, takes half
+    as long as the kernel.
     """
 
-    def __init__(self, parameters: list[nn.Parameter], lr: float, *, momentum: float, weight_decay: float) -> None:
-        group = {"params": parameters, "lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        self.param_groups: list[dict[str, Any]] = [group]
+    def __init__(self, parameters: list[nn.Parameter], lr: float | Tensor, **options: float) -> None:
+        self.param_groups: list[dict[str, Any]] = [{"params": parameters, "lr": lr, **options}]
         self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
+        alike: defaultdict[tuple[torch.device, torch.dtype], list[nn.Parameter]] = defaultdict(list)
+        for p in parameters:
+            alike[p.device, p.dtype].append(p)
+        self._alike = list(alike.values())
+        """A call of a kernel takes tensors of one device and one type."""
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update the parameters by their gradients; `lay_out` has made their momentum."""
-        for group in self.param_groups:
-            moved = [p for p in group["params"] if p.grad is not None]
-            torch._fused_sgd_(
-                moved,
-                [p.grad for p in moved],
-                [self.state[p]["momentum_buffer"] for p in moved] if group["momentum"] else [],
-                lr=group["lr"],
-                momentum=group["momentum"],
-                weight_decay=group["weight_decay"],
-                dampening=0.0,
-                nesterov=False,
-                maximize=False,
-                is_first_step=False,
-            )
+        """Update the parameters that have gradients."""
+        for parameters in self._alike:
+            moved = [(p, p.grad) for p in parameters if p.grad is not None]
+            if moved:
+                self.update([p for p, _ in moved], [grad for _, grad in moved], self.param_groups[0])
+
+    def update(self, parameters: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+        """Call the kernel."""
+        raise NotImplementedError
+
+    def read_state(self, parameters: list[Tensor], name: str) -> list[Tensor]:
+        """One tensor of the state of each parameter."""
+        return [self.state[p][name] for p in parameters]
 
 
-Optimiser = torch.optim.Optimizer | PlainSGD
+class PlainSGD(PlainOptimiser):
+    """torch.optim.SGD(fused=True)."""
+
+    def update(self, parameters: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+        torch._fused_sgd_(
+            parameters,
+            grads,
+            self.read_state(parameters, "momentum_buffer") if group["momentum"] else [],
+            lr=group["lr"],
+            momentum=group["momentum"],
+            weight_decay=group["weight_decay"],
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+        )
+
+
+class PlainAdam(PlainOptimiser):
+    """torch.optim.Adam(fused=True, capturable=True)."""
+
+    kernel = staticmethod(torch._fused_adam_)
+
+    def update(self, parameters: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+        steps = self.read_state(parameters, "step")
+        torch._foreach_add_(steps, 1)
+        self.kernel(
+            parameters,
+            grads,
+            self.read_state(parameters, "exp_avg"),
+            self.read_state(parameters, "exp_avg_sq"),
+            [],
+            steps,
+            amsgrad=False,
+            lr=group["lr"],
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=group["weight_decay"],
+            eps=1e-8,
+            maximize=False,
+        )
+
+
+class PlainAdamW(PlainAdam):
+    """torch.optim.AdamW(fused=True, capturable=True)."""
+
+    kernel = staticmethod(torch._fused_adamw_)
+
+
+Optimiser = torch.optim.Optimizer | PlainOptimiser
 
 
 def make(spec: OptimSpec, model: nn.Module) -> Optimiser:
     """The optimiser of a recipe over the trainable parameters; on a GPU its rate is a tensor that graphs can read."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = parameters[0].device
-    graph = device.type == "cuda"
-    rate: float | Tensor = torch.tensor(spec.rate, device=device) if graph else spec.rate
     if spec.name == "lbfgs":
         return torch.optim.LBFGS(parameters, lr=spec.rate, history_size=10, line_search_fn="strong_wolfe")
+    rate: float | Tensor = torch.tensor(spec.rate, device=device) if device.type == "cuda" else spec.rate
+    optimiser: PlainOptimiser
     if spec.name == "sgd":
-        momentum, decay = spec.momentum, spec.weight_decay
-        optimiser: Optimiser = (
-            PlainSGD(parameters, spec.rate, momentum=momentum, weight_decay=decay)
-            if device.type == "cpu"
-            else torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=decay, fused=True)
-        )
+        optimiser = PlainSGD(parameters, rate, momentum=spec.momentum, weight_decay=spec.weight_decay)
     else:
-        kind = torch.optim.Adam if spec.name == "adam" else torch.optim.AdamW
-        adaptive = kind(parameters, lr=rate, weight_decay=spec.weight_decay, fused=True, capturable=graph)
-        # capturing is preceded by a few eager steps, of which torch would warn
-        adaptive._warned_capturable_if_run_uncaptured = True
-        optimiser = adaptive
+        kind = PlainAdam if spec.name == "adam" else PlainAdamW
+        optimiser = kind(parameters, rate, weight_decay=spec.weight_decay)
     lay_out(optimiser, spec)
     return optimiser
 

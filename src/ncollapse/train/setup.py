@@ -15,7 +15,7 @@ from ncollapse.models import Network
 from ncollapse.runs.folder import RunFolder
 from ncollapse.theory import Problem
 from ncollapse.train import optimiser
-from ncollapse.train.build import Loaders, Samples, build_model, load_splits, make_loaders
+from ncollapse.train.build import Loaders, Samples, begin, build_model, load_splits, make_loaders
 from ncollapse.train.casting import CastFeatures
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor
@@ -26,7 +26,7 @@ from ncollapse.train.recipe import Recipe
 from ncollapse.train.recover import find_checkpoint
 from ncollapse.train.state import restore, tensors_of
 from ncollapse.train.step import EagerStep, GraphStep, SearchStep, Tally
-from ncollapse.train.verify import verify_kernels, verify_last_layer
+from ncollapse.train.verify import import_kernels, verify_kernels, verify_last_layer
 
 COMPILE_FROM_STEPS = {"vit-small": 15_000}
 """Networks that compiling makes faster, and from how many steps on it repays itself: on an H200 it takes 20 to 35 s the
@@ -84,7 +84,13 @@ def prepare(
         raise ValueError("optim.name = 'lbfgs' runs in one process: its line search needs the whole batch")
     graph = cuda and not searches and world.size == 1 if graph is None else graph
 
-    loaders = make_loaders(recipe, load_splits(recipe, data_root) if splits is None else splits, world)
+    if splits is None and cuda:
+        reading = begin(lambda: load_splits(recipe, data_root))
+        import_kernels()
+        splits = reading.result()
+    elif splits is None:
+        splits = load_splits(recipe, data_root)
+    loaders = make_loaders(recipe, splits, world)
     model, problem = build_model(recipe, loaders, world)
     if compile is None:  # in the thread that captures, so that runs side by side compile a network once
         repaid = COMPILE_FROM_STEPS.get(recipe.model.name, math.inf)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 
 import torch
 from torch import Tensor
 
 from ncollapse.models import Network, norm
+from ncollapse.processes import importing
 from ncollapse.runs.environment import find_version
 from ncollapse.train.backend import switch_precision
 from ncollapse.train.capture import CAPTURING
@@ -34,6 +36,14 @@ LARGER, SLACK = 1.5, 0.02
 changes the gradients of a ResNet50 by more than their norm, so that no fixed bound would do."""
 LAST_LAYER_ERROR = 1e-3
 _verified: set[tuple[object, ...]] = set()
+
+
+def import_kernels() -> None:
+    """Import Triton and the kernels that most networks use; what is wrong with them is said where they are used."""
+    if norm.HAS_TRITON:
+        with suppress(Exception), importing():
+            for name in ("fused_norm", "fused_stem", "fused_last_layer"):
+                import_module(f"ncollapse.models.{name}")
 
 
 def verify_kernels(name: str, model: Network, x: Tensor, precision: str) -> None:
