@@ -115,3 +115,28 @@ def test_the_page_lists_the_close_calls(outcomes):
         for line in find_close_calls(outcome.lines):
             assert f"{line.row}, {line.column}: " in text
     assert script.list_close_calls([]) == []
+
+
+def test_the_page_says_what_one_percent_would_leave_of_sgd(outcomes):
+    lines = [
+        line
+        for outcome in outcomes
+        for line in outcome.lines
+        if line.verdict in JUDGED and line.keys["optimizer"] == "sgd" and not line.published.percent
+    ]
+    near_zero = [line for line in lines if line.field == "train.bias" and line.keys["loss"] == "ce"]
+    strict = [
+        line
+        for line in lines
+        if line.distance
+        <= max(
+            0.01 * abs(line.published.value),
+            line.published.unit_in_last_place,
+            float(line.published.std) if line in near_zero else 0.0,
+        )
+    ]
+    kept = [line for line in lines if line.verdict == "reproduced"]
+    said = load_script("reproduction").summarise_sgd(outcomes)
+    assert len(strict) < len(kept) <= len(lines)
+    assert said.startswith(f"Of the {len(lines)} numbers of runs with SGD")
+    assert f"{len(kept)} are reproduced to 5 %, and {len(strict)} to the 1 %" in said

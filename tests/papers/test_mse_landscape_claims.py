@@ -117,10 +117,11 @@ def test_at_three_dimensions_ce_discriminates_better(accuracies, holds, tmp_path
 
 def test_rescaling_is_judged_along_each_parameter():
     def point(alpha, M, nc1, accuracy):
-        return {"alpha": alpha, "M": M}, run(train__nc1=nc1, train__accuracy=accuracy, test__accuracy=accuracy)
+        values = {"train__accuracy": accuracy, "test__accuracy": accuracy, "train__cosine_margin": nc1}
+        return {"alpha": alpha, "M": M}, run(train__nc1=nc1, **values)
 
     runs = [point(1.0, 1.0, 1.0, 0.6), point(5.0, 1.0, 0.5, 0.7), point(1.0, 3.0, 0.5, 0.5)]
-    assert [claim.holds for claim in claims.rescaling_helps(runs)] == [True, True, True, True, False, False]
+    assert [claim.holds for claim in claims.rescaling_helps(runs)] == [True, True, True, True, False, False, False]
 
 
 @pytest.mark.parametrize(("sgd", "holds"), [(0.71, True), (0.775, False)])

@@ -178,15 +178,14 @@ def print_results(selections: list[Selection], records: list[RunRecord], args: A
 
 def print_outcome(outcome: Outcome) -> None:
     """The numbers of what was run, the claims and the verdict, as wide as the terminal."""
-    from ncollapse.papers.markdown import mark, to_text
+    from ncollapse.papers.markdown import describe_claim, to_text
 
     width = shutil.get_terminal_size().columns
     print("\n" + fill(f"{outcome.experiment.id}: {outcome.experiment.title}", width))
     for line in to_text(outcome.lines, width):
         print(line)
     for claim in outcome.claims:
-        stands = mark(claim, so_far=outcome.only_tried)
-        print(fill(f"- {stands}: {claim.text}" + (f" ({claim.detail})" if claim.detail else ""), width))
+        print(fill(f"- {describe_claim(outcome, claim)}", width))
     detail = f" ({outcome.detail})" if outcome.detail else ""
     print(fill(f"{outcome.experiment.id}: {outcome.verdict}{detail}", width))
 
