@@ -19,10 +19,10 @@ from ncollapse.papers.catalogue import CATALOGUE, data_names
 from ncollapse.papers.close_calls import find_close_calls
 from ncollapse.papers.cost import estimate_minutes
 from ncollapse.papers.experiment import Experiment
-from ncollapse.papers.judge import JUDGED, Line, tolerance, tolerance_in_points
+from ncollapse.papers.judge import Line, tolerance, tolerance_in_points
 from ncollapse.papers.matching import Match, lag_of, match
 from ncollapse.papers.one_epoch import count_at_one_epoch
-from ncollapse.papers.outcome import Outcome, evaluate
+from ncollapse.papers.outcome import Outcome, evaluate, list_claims, list_judged
 from ncollapse.report.export import render
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
 from ncollapse.report.panels import Figure
@@ -65,6 +65,10 @@ Published | ours | predicted, for every table and figure of the five papers that
   them; **partly run**: what was run agrees with that, but a statement is still open, such as one that compares CE and
   BCE where one of them was run.
 """
+ONCE = (
+    "In this table, numbers that a paper prints twice and claims that it makes twice, of the same runs, count once."
+    " Open claims are not decided by the runs so far."
+)
 CLOSE_CALLS = """## Verdicts that another seed could turn
 
 Numbers of fewer than three seeds that lie within three standard deviations of the edge of their tolerance, inside or
@@ -97,7 +101,8 @@ def main(results: str = "results/runs", target: str = "docs/reproduction.md", dr
     papers = [f"- {paper}: {publications.title(paper)}" for paper in publications.PAPERS]
     final = [outcome for outcome in outcomes.values() if outcome.experiment.paper != "bce-vs-ce-early"]
     notes = [summarise_runs(records), "", summarise_lags(matches), "", summarise_sgd(final), ""]
-    body = [INTRO, *papers, "", *tabulate(outcomes.values()), "", *tabulate_papers(outcomes.values()), "", *notes]
+    body = [INTRO, *papers, "", *tabulate(outcomes.values()), "", *tabulate_papers(outcomes.values()), "", ONCE, ""]
+    body += notes
     body += list_close_calls(final)
     body += [section.text for section in sections]
     Path(target).write_text("\n".join(body).rstrip() + "\n", encoding="utf-8")
@@ -159,14 +164,14 @@ def tabulate_papers(outcomes: Iterable[Outcome]) -> list[str]:
         by_paper.setdefault(outcome.experiment.paper, []).append(outcome)
     for paper, mine in by_paper.items():
         run = sum(o.verdict != "not run" for o in mine)
-        lines = [line for o in mine for line in o.lines if line.verdict in JUDGED]
+        lines = [line for _, line in list_judged(mine)]
         exact = sum(line.verdict == "reproduced" for line in lines)
         counts = (exact, exact - sum(line.needs_ties for line in lines), count_at_one_epoch(mine))
         numbers = [share(number, len(lines)) for number in counts]
         settled = [o for o in mine if not o.coverage.only_trials]
-        claims = [claim.holds for o in settled for claim in o.claims if claim.holds is not None]
-        unknown = sum(claim.holds is None for o in mine for claim in o.claims)
-        trials = [claim.holds for o in mine if o not in settled for claim in o.claims if claim.holds is not None]
+        tried = [o for o in mine if o.coverage.only_trials]
+        claims, trials = ([c.holds for c in list_claims(some) if c.holds is not None] for some in (settled, tried))
+        unknown = sum(claim.holds is None for claim in list_claims(mine))
         held = share(sum(claims), len(claims)) + (f"; {sum(trials)} of {len(trials)} so far" if trials else "")
         held += f"; {unknown} open" if unknown else ""
         runs = len({record.run_id for o in mine for record in o.records})
@@ -191,9 +196,9 @@ def share(part: int, whole: int) -> str:
     """A share in numbers and percent.
 
     >>> share(19, 20), share(0, 0)
-    ('19 of 20 (95 %)', 'none')
+    ('19 of 20 (95.0 %)', 'none')
     """
-    return f"{part} of {whole} ({100 * part / whole:.0f} %)" if whole else "none"
+    return f"{part} of {whole} ({100 * part / whole:.1f} %)" if whole else "none"
 
 
 def update_readme(path: Path, table: Sequence[str]) -> None:
@@ -245,12 +250,8 @@ def summarise_runs(records: Sequence[RunRecord]) -> str:
 
 def summarise_sgd(outcomes: Iterable[Outcome]) -> str:
     """How many numbers of SGD runs are within their own tolerance of 5 %, and how many within that of the others."""
-    lines = [
-        line
-        for outcome in outcomes
-        for line in outcome.lines
-        if line.verdict in JUDGED and line.keys.get("optimizer") == "sgd" and tolerance_in_points(line.field) is None
-    ]
+    judged = [line for _, line in list_judged(outcomes) if tolerance_in_points(line.field) is None]
+    lines = [line for line in judged if line.keys.get("optimizer") == "sgd"]
     if not lines:
         return ""
     strict = [replace(line, keys={**line.keys, "optimizer": "adamw"}) for line in lines]

@@ -10,7 +10,7 @@ from ncollapse.papers.close_calls import find_close_calls
 from ncollapse.papers.judge import JUDGED, Line, judge, tolerance
 from ncollapse.papers.matching import match
 from ncollapse.papers.one_epoch import count_at_one_epoch
-from ncollapse.papers.outcome import evaluate
+from ncollapse.papers.outcome import evaluate, list_claims, list_judged
 from ncollapse.papers.publications import Cell
 from ncollapse.papers.tied_epochs import find_tied_epochs, read_curve
 from ncollapse.runs.record import read_runs
@@ -63,11 +63,12 @@ def test_numbers_that_are_not_judged_are_no_close_calls():
 
 def brute_force(outcomes):
     """The most numbers of each run that are reproduced at one of its tied epochs, each tried in turn; single seeds."""
-    by_run = {}
+    by_run, seen = {}, set()
     for outcome in outcomes:
         records = {str(m.point.keys): m.records for m in match(outcome.experiment.grid(), outcome.records)}
         for line in outcome.lines:
-            if line.verdict in JUDGED:
+            if line.verdict in JUDGED and (line.field, line.published.mean, line.runs) not in seen:
+                seen.add((line.field, line.published.mean, line.runs))
                 (record,) = records[str(line.keys)]
                 by_run.setdefault(record.run_id, (record, []))[1].append(line)
     total = 0
@@ -85,8 +86,21 @@ def brute_force(outcomes):
     return total
 
 
+def test_what_is_printed_twice_counts_once(outcomes):
+    """The rows of batch size 128 of table 11 are those of ResNet18 in table 6."""
+    records = read_runs(ROOT / "results" / "runs")
+    both = [evaluate(get_experiment(f"bce-vs-ce/table-{number}"), records) for number in (6, 11)]
+    repeated = [x for x in both[1].lines if x.keys["batch_size"] == 128 and x.verdict in JUDGED]
+    assert len(repeated) > 8
+    everything = sum(len(list_judged([outcome])) for outcome in both)
+    assert everything - len(list_judged(both)) == len(repeated)
+    assert count_at_one_epoch(both) <= len(list_judged(both))
+    curves = [evaluate(get_experiment(f"bce-vs-ce/figure-{number}"), records) for number in (2, 5)]
+    assert len(list_claims(curves[:1])) == len(list_claims(curves[:1] * 2)) == 4
+
+
 def test_one_epoch_for_all_numbers_of_a_run_is_stricter_than_one_for_each(outcomes):
-    lines = [line for outcome in outcomes for line in outcome.lines if line.verdict in JUDGED]
+    lines = [line for _, line in list_judged(outcomes)]
     lenient = sum(line.verdict == "reproduced" for line in lines)
     none = lenient - sum(line.needs_ties for line in lines)
     single = [outcome for outcome in outcomes if all(len(line.values) < 2 for line in outcome.lines)]
@@ -100,7 +114,7 @@ def test_the_page_counts_by_all_three_rules(outcomes):
     script = load_script("reproduction")
     head, _, row = script.tabulate_papers(outcomes)
     cells = dict(zip(head.split(" | "), row.split(" | ")))
-    lines = [line for outcome in outcomes for line in outcome.lines if line.verdict in JUDGED]
+    lines = [line for _, line in list_judged(outcomes)]
     kept = [line for line in lines if line.verdict == "reproduced"]
     strict = [line for line in kept if abs(line.ours - line.published.value) <= tolerance(line)]
     assert cells["numbers reproduced"].startswith(f"{len(kept)} of {len(lines)} ")

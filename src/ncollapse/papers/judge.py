@@ -44,10 +44,10 @@ CLASSES = {"cifar100": 100, "mini-imagenet": 100, "imagenet": 1000}
 class Line:
     """One number of an experiment: what was published, what our runs gave (one value a seed), what theory predicts.
 
-    `epochs` is how long our runs were, `asked` how long the experiment asks for. `passed_at` is the last epoch at which
-    a run that reports its best epoch had the published number, None if it never had it. `tied` is how far our number
-    changes, down and up, over the epochs that are tied with the best one. `other_schedule` is true if a run follows its
-    schedule with another delay than asked for.
+    `runs` are the ids of our runs, `epochs` is how long they were, `asked` how long the experiment asks for.
+    `passed_at` is the last epoch at which a run that reports its best epoch had the published number, None if it never
+    had it. `tied` is how far our number changes, down and up, over the epochs that are tied with the best one.
+    `other_schedule` is true if a run follows its schedule with another delay than asked for.
     """
 
     row: str
@@ -58,6 +58,7 @@ class Line:
     values: tuple[float, ...] = ()
     spread: float | None = None
     predicted: float | None = None
+    runs: tuple[str, ...] = ()
     epochs: tuple[int, ...] = ()
     asked: int | None = None
     passed_at: int | None = None
@@ -233,6 +234,7 @@ def _make_line(field: str, found: Match, cell: Cell | None, row: str) -> Line:
         values=tuple(value for value, _ in pairs),
         spread=statistics.fmean(spreads) if spreads else None,
         predicted=predict_field(found.point, field),
+        runs=tuple(record.run_id for _, record in pairs),
         epochs=tuple(sorted({epochs_of(record) for _, record in pairs})),
         asked=found.asked_epochs,
         passed_at=_find_epoch(field, cell, found) if cell else None,

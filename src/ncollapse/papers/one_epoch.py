@@ -10,9 +10,8 @@ import statistics
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ncollapse.papers.judge import JUDGED, Line, read_value, tolerance
-from ncollapse.papers.matching import match
-from ncollapse.papers.outcome import Outcome
+from ncollapse.papers.judge import Line, read_value, tolerance
+from ncollapse.papers.outcome import Outcome, list_judged
 from ncollapse.papers.tied_epochs import find_tied_epochs, read_changes
 from ncollapse.runs.record import RunRecord
 
@@ -27,7 +26,7 @@ class Number(NamedTuple):
 
 def count_at_one_epoch(outcomes: Iterable[Outcome]) -> int:
     """How many judged numbers are reproduced if each run is read at one of its tied epochs."""
-    numbers = [number for outcome in outcomes for number in collect_numbers(outcome)]
+    numbers = collect_numbers(outcomes)
     by_run: dict[str, list[Number]] = {}
     for number in numbers:
         for record in number.records:
@@ -36,18 +35,14 @@ def count_at_one_epoch(outcomes: Iterable[Outcome]) -> int:
     return sum(is_reproduced_at(number, chosen) for number in numbers)
 
 
-def collect_numbers(outcome: Outcome) -> list[Number]:
-    """The judged numbers of an experiment with their runs."""
+def collect_numbers(outcomes: Iterable[Outcome]) -> list[Number]:
+    """The judged numbers of experiments with their runs; those of a second stage report no epoch and have none."""
     found = []
-    matches = {str(m.point.keys): m for m in match(outcome.experiment.grid(), outcome.records) if m.records}
-    for line in outcome.lines:
-        if line.verdict in JUDGED and str(line.keys) in matches:
-            records = matches[str(line.keys)].records
-            ties = matches[str(line.keys)].point.recipe.select != "last"
-            changes = {record.run_id: read_changes(record, line.field) if ties else {} for record in records}
-            found.append(Number(line, records, changes))
-        elif line.verdict in JUDGED:
-            found.append(Number(line, (), {}))
+    for outcome, line in list_judged(outcomes):
+        trained = outcome.experiment.protocol == "runs"
+        records = tuple(record for record in outcome.records if trained and record.run_id in line.runs)
+        changes = {r.run_id: read_changes(r, line.field) if r.get("select") != "last" else {} for r in records}
+        found.append(Number(line, records, changes))
     return found
 
 

@@ -205,7 +205,8 @@ def second_stage_lines(experiment: Experiment, matches: Sequence[Match]) -> list
         best = choose_by_validation(tried)
         if best:
             lengths = tuple(sorted(set(map(epochs_of, tried))))
-            line = replace(line, values=tuple(after["test"] for after in best.values()), epochs=lengths)
+            ids = tuple(record.run_id for record in tried)
+            line = replace(line, values=tuple(after["test"] for after in best.values()), epochs=lengths, runs=ids)
         lines.append(line)
     return judge_all(experiment, lines)
 
