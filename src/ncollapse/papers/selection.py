@@ -50,7 +50,7 @@ def select_runs(
     points = expand(experiment, filters, seeds, epochs if length is None else length, **changes)
     if experiment.grid() and not points:
         said = " ".join(f"{key}={','.join(values)}" for key, values in filters.items())
-        raise ValueError(f"--only {said}: no run of {name} has all of these")
+        raise ValueError(f"only: expected filters that a run fits, but no run of {name} has all of {said}")
     return Selection(experiment, expand(experiment, filters), points, changes.get("measure_every") is not None)
 
 
@@ -63,9 +63,9 @@ def split_head(head: str) -> tuple[str, int | None, int | None]:
     name, sign, rest = head.partition("@")
     length, slash, every = rest.partition("/")
     if (sign and not slash and not length.isdecimal()) or (length and not length.isdecimal()):
-        raise ValueError(f"{head}: {length!r} after @ must be a number of epochs, as in {name}@40")
+        raise ValueError(f"experiment: expected a number of epochs after @, as in {name}@40, got {head!r}")
     if slash and (not every.isdecimal() or int(every) < 1):
-        raise ValueError(f"{head}: {every!r} after / must be a number of epochs to measure after, as in {name}@40/5")
+        raise ValueError(f"experiment: expected a number of epochs from 1 on after /, as in {name}@40/5, got {head!r}")
     return name, int(length) if length else None, int(every) if slash else None
 
 
