@@ -22,11 +22,9 @@ DTYPE = torch.float64 if EXACT else torch.float32
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
 
 
-@pytest.fixture(params=["definition"] if EXACT else ["one pass", "two passes"])
-def kernels(request, monkeypatch):
-    """The kernels of small and of large maps on a GPU or in Triton's interpreter, else their definitions."""
-    if request.param == "two passes":
-        monkeypatch.setattr("ncollapse.models.fused_small_norm.MOST_ROWS", 0)
+@pytest.fixture
+def kernels(monkeypatch):
+    """The kernels on a GPU or in Triton's interpreter, else their definitions."""
     if EXACT:
         monkeypatch.setitem(sys.modules, "ncollapse.models.fused_norm", definitions)
     if not ON_GPU:

@@ -24,11 +24,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim
 gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
 
 
-@pytest.fixture(params=["one pass", "two passes"] if ON_GPU or INTERPRETED else ["definition"])
-def fused(request, monkeypatch):
-    """norm_relu and its fork by the fused operators: with the kernels of small maps, and with those of large ones."""
-    if request.param == "two passes":
-        monkeypatch.setattr("ncollapse.models.fused_small_norm.MOST_ROWS", 0)
+@pytest.fixture
+def fused(monkeypatch):
+    """norm_relu and its fork by the fused operators."""
     if not ON_GPU:
         register()
         monkeypatch.setattr(norms, "can_fuse", lambda norm, x, residual: True)
@@ -209,34 +207,11 @@ def test_fused_kernels_match_in_eval_mode(fused, relu, residual):
     torch.testing.assert_close(found, wanted.relu() if relu else wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.skipif(not (ON_GPU or INTERPRETED), reason="needs a GPU, or Triton with TRITON_INTERPRET=1")
-def test_small_maps_take_one_pass(monkeypatch):
-    from ncollapse.models import fused_norm
-    from ncollapse.models.fused_small_norm import MOST_ROWS
-
-    taken = []
-    for name in ("normalise_small", "differentiate_small", "compute_statistics", "_scratch"):
-        work = getattr(fused_norm, name)
-        noted = lambda *a, name=name, work=work, **k: taken.append(name) or work(*a, **k)  # noqa: E731
-        monkeypatch.setattr(fused_norm, name, noted)
-    for rows, names in [
-        (MOST_ROWS, ["normalise_small", "differentiate_small"]),
-        (MOST_ROWS + 1, ["compute_statistics", "_scratch", "_scratch"]),
-    ]:
-        norm, x, _, dy = make((rows, 16, 1, 1), DEVICE)
-        running = norm.running_mean, norm.running_var, norm.num_batches_tracked
-        _, stats = fused_norm.normalise(x, norm.weight, norm.bias, None, *running, 0.1, 1e-5, True)
-        fused_norm.differentiate_norm(dy, None, x, None, norm.weight, norm.bias, stats, 1e-5, True)
-        assert taken == names
-        taken.clear()
-
-
 @gpu
-@pytest.mark.parametrize("shape", [(128, 64, 32, 32), (128, 64, 4, 4)])
-def test_fused_sums_are_deterministic(shape):
+def test_fused_sums_are_deterministic():
     results = []
     for _ in range(3):
-        norm, x, rest, dy = make(shape, "cuda", torch.bfloat16)
+        norm, x, rest, dy = make((128, 64, 32, 32), "cuda", torch.bfloat16)
         x.requires_grad_()
         with fusing():
             y = norm_relu(norm, x, rest)

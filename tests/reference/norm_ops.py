@@ -35,11 +35,6 @@ def apply_norm(x, weight, bias, mean, variance, residual, eps, relu, pool=False)
     return y.to(x.dtype).contiguous(memory_format=torch.channels_last)
 
 
-def normalise(x, weight, bias, residual, running_mean, running_var, tracked, momentum, eps, relu):
-    stats = compute_statistics(x, running_mean, running_var, tracked, momentum)
-    return apply_norm(x, weight, bias, stats[0], stats[1], residual, eps, relu), stats
-
-
 def differentiate_norm(dy, dy_second, x, y, weight, bias, stats, eps, relu, pool=False):
     if pool:
         dy = dy.repeat_interleave(2, 2).repeat_interleave(2, 3) / 4
@@ -84,7 +79,6 @@ def register():
         source = None
     for operator, name in (
         (norm_ops.norm_statistics, "compute_statistics"),
-        (norm_ops.norm_forward, "normalise"),
         (norm_ops.norm_apply, "apply_norm"),
         (norm_ops.norm_backward, "differentiate_norm"),
     ):

@@ -28,7 +28,7 @@ class DenseBlock(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layers: list[DenseLayer], *tensors: Tensor) -> Tensor:
-        from ncollapse.models.fused_norm import append_channels, apply_to_channels, normalise
+        from ncollapse.models.fused_norm import append_channels, apply_norm, apply_to_channels, compute_statistics
 
         images, channels, height, width = x.shape
         growth = layers[0].conv2.out_channels
@@ -45,8 +45,8 @@ class DenseBlock(torch.autograd.Function):
                 running = one.running_mean, one.running_var, one.num_batches_tracked
                 h = apply_to_channels(wide, stats, w1, b1, running, one.momentum, one.eps)
                 u = F.conv2d(h, k1).contiguous(memory_format=torch.channels_last)  # as cuDNN leaves it
-                running = two.running_mean, two.running_var, two.num_batches_tracked
-                z, s = normalise(u, w2, b2, None, *running, two.momentum, two.eps, True)
+                s = compute_statistics(u, two.running_mean, two.running_var, two.num_batches_tracked, two.momentum)
+                z = apply_norm(u, w2, b2, s[0], s[1], None, two.eps, True)
                 new = F.conv2d(z, k2, padding=1).contiguous(memory_format=torch.channels_last)
                 start = channels + growth * i
                 later = norms[i + 1][0].running_mean[start:] if i + 1 < len(layers) else _zeros(growth, x.device)

@@ -14,7 +14,7 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from ncollapse.models.fused_sums import find_tickets, is_last
+from ncollapse.models.fused_norm import find_tickets, is_last
 
 ROWS, DIMS, ADDED = 16, 64, 32
 """Samples and feature dimensions of a tile, and blocks of sums that are added at a time."""

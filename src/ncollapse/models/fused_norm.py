@@ -11,8 +11,6 @@ a pass. Without a residual y is not read again, because its sign follows from x.
 Sums are float32, by blocks of rows. The last block to end adds the blocks up in a fixed order, so that the result is
 deterministic. The first pass goes through the map from its end and the second one from its start: what was touched last
 is still in the cache. The map may be some of the channels of a wider one, whose rows lie `ld` values apart.
-
-Small maps are done in one pass and one launch (`fused_small_norm`).
 """
 
 from __future__ import annotations
@@ -22,9 +20,6 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from ncollapse.models.fused_small_norm import differentiate_small, is_small, normalise_small
-from ncollapse.models.fused_sums import add_up, find_tickets, is_last, track
-
 SUM_TILE, APPLY_TILE = (128, 32), (32, 128)
 """Rows and channels of a program at a time: in the sums, and in the second passes."""
 LARGE, LARGE_TILE, SMALL_TILE = 1 << 24, (32, 64), (64, 32)
@@ -33,6 +28,41 @@ ADDED, PROGRAMS = 32, 528
 """Blocks of sums that are added at a time, and programs that sum side by side at most, four for each multiprocessor.
 
 All of these are the fastest of those tried on an H200, on the maps of ResNet18 and ResNet50."""
+
+_tickets: dict[tuple[torch.device, int], Tensor] = {}
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def is_last(ticket, blocks):  # type: ignore[no-untyped-def]
+    """Whether this program is the last of `blocks` to come here; what the others stored before is then visible."""
+    tl.debug_barrier()  # every thread of this program has stored its part
+    return tl.atomic_add(ticket, 1, sem="acq_rel") == blocks - 1
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _add_up(partial, blocks, CHANNELS: tl.constexpr, ADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The two sums over [blocks, 2, CHANNELS], always in the same order."""
+    first = tl.zeros((ADDED, CHANNELS), tl.float32)
+    second = tl.zeros((ADDED, CHANNELS), tl.float32)
+    for start in range(0, blocks, ADDED):
+        block = start + tl.arange(0, ADDED)[:, None]
+        at = partial + block * 2 * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+        first += tl.load(at, mask=block < blocks, other=0.0, cache_modifier=".cg")
+        second += tl.load(at + CHANNELS, mask=block < blocks, other=0.0, cache_modifier=".cg")
+    return tl.sum(first, 0), tl.sum(second, 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _track(  # type: ignore[no-untyped-def]
+    running_mean, running_var, tracked, mean, variance, m, momentum, channel, inside, column,
+):  # fmt: skip
+    """Move the running statistics towards the batch's."""
+    r = tl.load(running_mean + channel, mask=inside, other=0.0)
+    v = tl.load(running_var + channel, mask=inside, other=0.0)
+    tl.store(running_mean + channel, r + momentum * (mean - r), mask=inside)
+    tl.store(running_var + channel, v + momentum * (variance * (m / (m - 1.0)) - v), mask=inside)
+    if column == 0:
+        tl.store(tracked, tl.load(tracked) + 1)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -69,14 +99,14 @@ def _statistics(  # type: ignore[no-untyped-def]
     tl.store(mine + CHANNELS, tl.sum(second, 0))
     if is_last(ticket + column, blocks):
         tl.store(ticket + column, 0)
-        total, squares = add_up(partial + column * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
+        total, squares = _add_up(partial + column * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
         offset = total / m
         spread = squares / m - offset * offset
         spread = tl.where(spread < 0.0, 0.0, spread)  # not a maximum, which would lose NaN
         tl.store(mean + channel, r + offset, mask=inside)
         tl.store(variance + channel, spread, mask=inside)
         if TRACK:
-            track(running_mean, running_var, tracked, r + offset, spread, m, momentum, channel, inside, column)
+            _track(running_mean, running_var, tracked, r + offset, spread, m, momentum, channel, inside, column)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -115,7 +145,7 @@ def _apply_forward(  # type: ignore[no-untyped-def]
     tl.store(y + at, value.to(y.dtype.element_ty), mask=mask)
     if TRACK:  # noqa: SIM102 - this condition is the compiler's
         if tl.program_id(0) == 0:
-            track(
+            _track(
                 running_mean, running_var, tracked, centre, spread, m, momentum, channel, inside, tl.program_id(1)
             )  # fmt: skip
 
@@ -171,7 +201,7 @@ def _sum_backward(  # type: ignore[no-untyped-def]
     tl.store(mine + CHANNELS, tl.sum(second, 0))
     if is_last(ticket + column, blocks):
         tl.store(ticket + column, 0)
-        total, products = add_up(partial + column * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
+        total, products = _add_up(partial + column * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
         tl.store(sums + channel, products * invstd, mask=inside)
         tl.store(sums + c + channel, total, mask=inside)
 
@@ -218,6 +248,18 @@ def _apply_grid(x: Tensor) -> tuple[int, int, tuple[int, int], tuple[int, int]]:
     return m, c, (triton.cdiv(m, rows), triton.cdiv(c, channels)), (rows, channels)
 
 
+def find_tickets(x: Tensor, count: int) -> Tensor:
+    """Zeros by which the last of several programs knows itself.
+
+    Kernels leave their tickets at zero, and those of one stream follow one another, so that they can share them.
+    """
+    key = x.device, torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
+    ticket = _tickets.get(key)
+    if ticket is None or len(ticket) < count:
+        ticket = _tickets[key] = torch.zeros(max(1024, count), dtype=torch.int32, device=x.device)
+    return ticket
+
+
 def _scratch(x: Tensor, blocks: int, columns: int, channels: int) -> tuple[Tensor, Tensor]:
     """Room for the blocks' sums, and their tickets."""
     return torch.empty(columns, blocks, 2, channels, dtype=torch.float32, device=x.device), find_tickets(x, columns)
@@ -235,26 +277,6 @@ def compute_statistics(
         m, c, 0, blocks, momentum, True, False, *SUM_TILE, ADDED,
     )  # fmt: skip
     return stats
-
-
-def normalise(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    residual: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    tracked: Tensor,
-    momentum: float,
-    eps: float,
-    relu: bool,
-) -> tuple[Tensor, Tensor]:
-    """(relu(norm(x) + residual), mean and biased variance of x [2, C]); the running statistics are updated."""
-    running = running_mean, running_var, tracked, momentum
-    if is_small(x.numel() // x.shape[1]):
-        return normalise_small(x, weight, bias, residual, *running, eps, relu)
-    stats = compute_statistics(x, *running)
-    return apply_norm(x, weight, bias, stats[0], stats[1], residual, eps, relu), stats
 
 
 def apply_norm(
@@ -294,14 +316,12 @@ def differentiate_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dx, g, [d_weight, d_bias]); g is empty where it would be dy. `y` is given where there was a residual."""
     written = dy_second is not None or (relu and y is not None)
-    dx = torch.empty_like(x)
-    g = torch.empty_like(x) if written else x.new_empty(0)
-    if not pool and is_small(x.numel() // x.shape[1]):
-        return dx, g, differentiate_small(dy, dy_second, x, y, weight, bias, stats, eps, relu, g, dx)
     tile = SUM_TILE if not written else LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
     m, c, blocks, columns = _grid(x, tile)
     partial, ticket = _scratch(x, blocks, columns, tile[1])
     sums = torch.empty(2, c, dtype=torch.float32, device=x.device)
+    dx = torch.empty_like(x)
+    g = torch.empty_like(x) if written else x.new_empty(0)
     height, width = x.shape[2:]
     _sum_backward[blocks, columns](
         dy, dy_second, y, x, weight, bias, stats, stats[1], partial, ticket, g, sums,
@@ -348,8 +368,6 @@ def differentiate_channels(
     dy: Tensor, wide: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, d_wide: Tensor, eps: float
 ) -> Tensor:
     """[d_weight, d_bias] of `apply_to_channels`; its gradient is added to that of the wide map."""
-    if is_small(dy.numel() // dy.shape[1]):
-        return differentiate_small(dy, None, wide, None, weight, bias, stats, eps, True, dy, d_wide, add=True)
     m, c, blocks, columns = _grid(dy, SUM_TILE)
     partial, ticket = _scratch(dy, blocks, columns, SUM_TILE[1])
     sums = torch.empty(2, c, dtype=torch.float32, device=dy.device)

@@ -18,26 +18,6 @@ def norm_statistics(x: Tensor, running_mean: Tensor, running_var: Tensor, tracke
         return compute_statistics(x, running_mean, running_var, tracked, momentum)
 
 
-@custom_op("ncollapse::norm_forward", mutates_args=("running_mean", "running_var", "tracked"), device_types="cuda")
-def norm_forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    residual: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    tracked: Tensor,
-    momentum: float,
-    eps: float,
-    relu: bool,
-) -> tuple[Tensor, Tensor]:
-    """(relu(norm(x) + residual), mean and biased variance of x [2, C]); the running statistics are updated."""
-    from ncollapse.models.fused_norm import normalise
-
-    with torch.cuda.device(x.device):
-        return normalise(x, weight, bias, residual, running_mean, running_var, tracked, momentum, eps, relu)
-
-
 @custom_op("ncollapse::norm_apply", mutates_args=(), device_types="cuda")
 def norm_apply(
     x: Tensor,
@@ -122,7 +102,6 @@ def _(
 class NormReLU(torch.autograd.Function):
     """y = relu(norm(x) + residual) with the batch's own statistics, which are functions of x too.
 
-    `stats` are those of x where they are known; else they are taken, and the `running` ones updated.
     With `fork` y is returned twice, so that the gradients of its two uses arrive apart and are added in the kernel.
     """
 
@@ -133,17 +112,13 @@ class NormReLU(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor,
         residual: Tensor | None,
-        stats: Tensor | None,
-        running: tuple[Any, ...],
+        stats: Tensor,
         eps: float,
         relu: bool,
         fork: bool,
         pool: bool,
     ) -> Any:
-        if stats is None:
-            y, stats = call_operator(norm_forward, x, weight, bias, residual, *running, eps, relu)
-        else:
-            y = call_operator(norm_apply, x, weight, bias, stats[0], stats[1], residual, eps, relu, pool)
+        y = call_operator(norm_apply, x, weight, bias, stats[0], stats[1], residual, eps, relu, pool)
         ctx.has_residual, ctx.eps, ctx.relu, ctx.fork, ctx.pool = residual is not None, eps, relu, fork, pool
         if ctx.has_residual and relu:
             ctx.save_for_backward(x, weight, bias, stats, y)
@@ -162,18 +137,16 @@ class NormReLU(torch.autograd.Function):
         d_residual = None
         if ctx.has_residual:
             d_residual = g if ctx.fork or ctx.relu else dy
-        return dx, sums[0], sums[1], d_residual, None, None, None, None, None, None
+        return dx, sums[0], sums[1], d_residual, None, None, None, None, None
 
 
 def train_norm(
     norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool, *, fork: bool = False, pool: bool = False
 ) -> Any:
     """relu(norm(x) + residual) of a norm in training mode; twice with `fork`, means over 2 x 2 pixels with `pool`."""
-    running: tuple[Any, ...] = (norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum)
-    stats = None
-    if pool or torch.compiler.is_compiling():  # the compiler knows no changes of buffers within a function of autograd
-        stats, running = call_operator(norm_statistics, x.detach(), *running), ()
-    return NormReLU.apply(x, norm.weight, norm.bias, residual, stats, running, norm.eps, relu, fork, pool)  # type: ignore[no-untyped-call]
+    running = norm.running_mean, norm.running_var, norm.num_batches_tracked
+    stats = call_operator(norm_statistics, x.detach(), *running, norm.momentum)
+    return NormReLU.apply(x, norm.weight, norm.bias, residual, stats, norm.eps, relu, fork, pool)  # type: ignore[no-untyped-call]
 
 
 def infer_norm(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool, pool: bool = False) -> Tensor:
