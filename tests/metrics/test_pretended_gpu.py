@@ -61,6 +61,37 @@ def test_every_field_is_the_same_with_few_waits(case, with_head):
     assert 0 < gpu.waits <= WAITS, gpu.counts
 
 
+@pytest.mark.parametrize("case", ["few classes", "empty class", "K > d"])
+def test_statistics_on_a_gpu(case):
+    features, labels, weight, bias = draw(**CASES[case])
+    statistics = nc.ClassStatistics(len(weight), features.shape[1]).update(features, labels)
+    expected = measure(statistics, weight=weight, bias=bias)
+    compared = measure(features, labels, weight, bias, reference=statistics)
+    with PretendGpu() as gpu:
+        statistics.state = {name: gpu.move(value) for name, value in statistics.state.items()}
+        head = {"weight": gpu.move(weight), "bias": gpu.move(bias)}
+        found = measure(statistics, **head)
+        waits = gpu.waits
+        samples = gpu.move(features), gpu.move(labels)
+        found_compared = measure(*samples, **head, reference=statistics)
+    compare(found, expected)
+    compare(found_compared, compared)
+    assert waits <= WAITS
+
+
+@pytest.mark.parametrize("samples", [20, 300])
+def test_the_numerical_rank_is_that_of_a_loop_over_classes(samples):
+    features, labels, _, _ = draw(samples=samples, dtype=torch.float64)
+    with PretendGpu() as gpu:
+        found = measure(gpu.move(features), gpu.move(labels), numerical_rank=True)
+    ranks = []
+    for label in range(5):
+        singular = torch.linalg.svdvals(features[labels == label])
+        ranks.append(float(singular.sum() ** 2 / singular.square().sum()))
+    assert found.numerical_rank == pytest.approx(sum(ranks) / 5, rel=1e-12)
+    assert measure(features, labels, numerical_rank=True).numerical_rank == pytest.approx(sum(ranks) / 5, rel=1e-12)
+
+
 def test_many_samples_need_no_more_waits(monkeypatch):
     """Several chunks, several tiles of scores, and quantiles of negative scores that are counted in bins."""
     monkeypatch.setattr("ncollapse.metrics.batches.CUDA_NUMBERS", 100)

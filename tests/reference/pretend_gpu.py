@@ -100,6 +100,10 @@ class PretendGpu(TorchFunctionMode):
             return function(first.inner, *args[1:], **kwargs)
         if isinstance(first, OnGpu) and name == "numpy":
             raise TypeError("can't convert a tensor on cuda:0 to numpy")
+        if name == "pin_memory" and isinstance(first, torch.Tensor):
+            pinned = first.clone()
+            pinned.pinned = True
+            return pinned
         if name == "to" and isinstance(first, torch.Tensor) and _wants_gpu(args[1:], kwargs):
             rest = [value for value in args[1:] if not _is_gpu(value)]
             rest = [value.dtype if isinstance(value, torch.Tensor) else value for value in rest]
@@ -107,7 +111,14 @@ class PretendGpu(TorchFunctionMode):
             if isinstance(first, OnGpu):
                 return function(first, *rest, **kwargs) if rest or kwargs else first
             self.counts["copies to the GPU"] += 1
+            if not (kwargs.pop("non_blocking", False) and getattr(first, "pinned", False)):
+                self.counts["copies to the GPU that the host waits for"] += 1
             return OnGpu(function(first, *rest, **kwargs).clone())
+        if name == "as_tensor" and isinstance(first, OnGpu):
+            return first.to(kwargs.get("dtype") or first.dtype)
+        if name == "one_hot" and isinstance(first, OnGpu):  # it makes a tensor of its own, not beside the first
+            self.counts["launches"] += 1
+            return OnGpu(function(first.inner, *args[1:], **kwargs))
         if name == "where" and isinstance(first, OnGpu) and len(args) == 3:  # numbers become tensors beside the others
             like = next(value for value in args[1:] if isinstance(value, torch.Tensor))
             made = [v if isinstance(v, torch.Tensor) else OnGpu(torch.tensor(v, dtype=like.dtype)) for v in args[1:]]

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from ncollapse.train import loop, recipes
+from ncollapse.train import finish, loop, recipes
 from ncollapse.train.background import Background
 
 CPU = torch.device("cpu")
@@ -133,6 +133,111 @@ def test_large_features_are_measured_before_training_goes_on(tmp_path, apart, mo
     monkeypatch.setattr(loop._Loop, "measure", measure)
     train(tmp_path)
     assert done == [True] * 3
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """A checkpoint after every epoch."""
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", {"cpu": 0.0})
+    monkeypatch.setattr(loop, "WRITES_SHARE", float("inf"))
+
+
+def test_training_goes_on_while_an_epoch_with_a_checkpoint_is_measured(tmp_path, apart, often, monkeypatch):
+    """A measurement that waits for the next epoch's steps would wait for ever if the checkpoint waited for it."""
+    trained, measure = threading.Semaphore(0), loop.measure_splits
+
+    def wait_and_measure(run, extracted, arrays=None):
+        if extracted.epoch < 6:
+            assert trained.acquire(timeout=10), "training waits for the measurement"
+        return measure(run, extracted, arrays)
+
+    def count_epochs(event):
+        if "nc1" not in event and event["epoch"] in (3, 5) and event["step"] == 2:
+            trained.release()
+
+    monkeypatch.setattr(loop, "measure_splits", wait_and_measure)
+    monkeypatch.setattr(loop, "PROGRESS_SECONDS", -1.0)
+    whole, _, _ = train(tmp_path, progress=count_epochs)
+    assert (whole / "summary.json").exists()
+
+
+@pytest.mark.parametrize("broken", [3, 4, 5])
+def test_a_run_that_ends_in_the_middle_goes_on_from_its_last_checkpoint(tmp_path, apart, often, monkeypatch, broken):
+    whole, _, rows = train(tmp_path / "whole")
+    epochs, mean_loss = [], loop._mean_loss
+
+    def lose_power(run, epoch, rate):
+        epochs.append(epoch)
+        if epoch == broken:
+            raise KeyboardInterrupt
+        return mean_loss(run, epoch, rate)
+
+    monkeypatch.setattr(loop, "_mean_loss", lose_power)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "broken")
+    monkeypatch.setattr(
+        loop, "_mean_loss", lambda run, epoch, rate: epochs.append(epoch) or mean_loss(run, epoch, rate)
+    )
+    path, _, found = train(tmp_path / "broken")
+    again = epochs[broken]  # a checkpoint is passed over while the one before is being written
+    assert epochs == [*range(1, broken + 1), *range(again, 7)]
+    assert 2 <= again <= broken
+    assert found == rows
+    assert (path / "final.safetensors").read_bytes() == (whole / "final.safetensors").read_bytes()
+
+
+def test_a_checkpoint_is_not_ahead_of_the_history(tmp_path, apart, often, monkeypatch):
+    write, seen = loop.checkpoint.write, []
+
+    def look(folder, content):
+        rows = (folder.parent / "history.jsonl").read_text().splitlines() if content.epoch > 1 else []
+        recorded = [json.loads(row) for row in rows]
+        seen.append(content.epoch)
+        assert content.epoch // 2 == len(recorded)
+        best = max(recorded, key=lambda row: row["test"]["accuracy"], default={"epoch": 0})
+        assert content.values["best"]["epoch"] == best["epoch"]
+        return write(folder, content)
+
+    monkeypatch.setattr(loop.checkpoint, "write", look)
+    train(tmp_path)
+    assert seen[0] == 1
+    assert seen == sorted(set(seen))
+    assert 6 not in seen  # the final weights are written instead
+
+
+def test_a_run_that_ends_while_it_is_summed_up_is_finished_without_training(
+    tmp_path, apart, often, monkeypatch, caplog
+):
+    whole, summary, rows = train(tmp_path / "whole")
+    measure = finish.measure_selected
+    monkeypatch.setattr(finish, "measure_selected", lambda run: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train(tmp_path / "broken")
+    monkeypatch.setattr(finish, "measure_selected", measure)
+    monkeypatch.setattr(loop._Loop, "train_epoch", lambda self, epoch: pytest.fail("it trains"))
+    path, found, recorded = train(tmp_path / "broken")
+    assert "it is made again from the final weights" in caplog.text
+    assert recorded == rows
+    assert {**found, "time": None} == {**summary, "time": None}
+    for name in ("final.safetensors", "best.safetensors", "snapshot.safetensors"):
+        assert (path / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_final_weights_that_were_changed_are_trained_again_from_the_checkpoint(
+    tmp_path, apart, often, monkeypatch, caplog
+):
+    whole, _, rows = train(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(finish, "measure_selected", lambda run: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(tmp_path / "broken")
+    (final,) = (tmp_path / "broken").glob("*/final.safetensors")
+    tensors, _ = loop.checkpoint.unpack(final.read_bytes())
+    final.write_bytes(loop.checkpoint.pack({name: 2 * tensor for name, tensor in tensors.items()}))
+    path, _, found = train(tmp_path / "broken")
+    assert "do not measure as its history says" in caplog.text
+    assert found == rows
+    assert (path / "final.safetensors").read_bytes() == (whole / "final.safetensors").read_bytes()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

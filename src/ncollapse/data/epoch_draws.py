@@ -26,6 +26,11 @@ def seed_stream(seed: int, epoch: int, purpose: str) -> Generator:
     return Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
+def send(values: Tensor, device: torch.device) -> Tensor:
+    """The values on a GPU, which copies them when it comes to it: the host goes on at once."""
+    return values.pin_memory().to(device, non_blocking=True)
+
+
 class EpochDraws:
     """The order, crops, flips, angles and mixing of every sample and batch of one epoch."""
 
@@ -43,6 +48,21 @@ class EpochDraws:
         self.mix: Mix | None = draw_mix(steps, shape[-2], shape[-1], augment, stream("mix")) if augment.mixes else None
         if augment.resized_crop:
             self.windows = torch.randint(2**62, (count,), generator=stream("resized_crop"))
+
+    def to(self, device: torch.device) -> EpochDraws:
+        """Have the draws on a GPU before they are used, so that no batch waits for them; elsewhere, leave them.
+
+        Angles stay on the CPU, where the sines are the same for every device.
+        """
+        if device.type == "cuda":
+            self.order = send(self.order, device)
+            if self.offsets is not None:
+                self.offsets = send(self.offsets[0], device), send(self.offsets[1], device)
+            if self.mirrored is not None:
+                self.mirrored = send(self.mirrored, device)
+            if self.mix is not None:
+                self.mix = Mix(send(self.mix.share, device), send(self.mix.box, device))
+        return self
 
     def transform(self, x: Tensor, rows: slice | Tensor) -> Tensor:
         """Crop, flip and rotate the images x, which have these positions in the epoch's order."""

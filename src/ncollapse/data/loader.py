@@ -159,7 +159,8 @@ class DeviceLoader:
     def _make(self, epoch: int, step: int) -> list[Batch]:
         """Batches of equal size from `step` on, as many as the memory for one chunk holds."""
         if self._plan is None or self._plan.epoch != epoch:
-            self._plan = EpochDraws(self.count, self.steps, self.shape, self.augment, seed=self.seed, epoch=epoch)
+            plan = EpochDraws(self.count, self.steps, self.shape, self.augment, seed=self.seed, epoch=epoch)
+            self._plan = plan.to(self.source.device)
         plan, full = self._plan, self.count // self.batch_size
         size = self.batch_size if step < full else self.count - full * self.batch_size
         sample = max(self.source.images[0].numel(), math.prod(self.shape))
@@ -206,7 +207,8 @@ class EvalLoader:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        self._rows = shard_rows(len(dataset), batch_size, rank=rank, world_size=world_size)
+        rows = shard_rows(len(dataset), batch_size, rank=rank, world_size=world_size).tolist()
+        self._rows = range(rows[0], rows[-1] + 1) if rows else range(0)
         self.source = _Source(
             dataset,
             normalise=normalise,
@@ -230,9 +232,6 @@ class EvalLoader:
         return -(-len(self._rows) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        if len(self._rows) == 0:
-            return
-        first, stop = int(self._rows[0]), int(self._rows[-1]) + 1
-        for start in range(first, stop, self.batch_size):
-            rows = slice(start, min(start + self.batch_size, stop))
+        for start in self._rows[:: self.batch_size]:
+            rows = slice(start, min(start + self.batch_size, self._rows.stop))
             yield self.source.finish(self.source.images[rows]), self.source.labels[rows]

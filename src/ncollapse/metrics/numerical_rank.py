@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,7 +37,22 @@ def measure_numerical_rank(source: Source, presence: Presence) -> float:
                     stacked = stacked if before is None else torch.cat([before, stacked])
                     full = len(stacked) > source.dim
                     factors[member] = torch.linalg.qr(stacked, mode="r").R if full else stacked
-        for factor in factors.values():
-            singular = torch.linalg.svdvals(factor)  # every class that is present has one
-            ranks.append(singular.sum().square() / singular.square().sum())
+        found = [factor for factor in factors.values() if factor is not None]  # every class that is present has one
+        ranks += [values.sum().square() / values.square().sum() for values in find_singular_values(found)]
     return float(torch.stack(ranks).mean())
+
+
+def find_singular_values(factors: list[Tensor]) -> list[Tensor]:
+    """The singular values of each matrix.
+
+    A GPU finds those of one matrix after the other, in thousands of small steps. The host finds those of several
+    matrices side by side.
+    """
+    if factors[0].device.type != "cuda":
+        return [torch.linalg.svdvals(factor) for factor in factors]
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    arrays = [factor.cpu().numpy() for factor in factors]
+    with threadpool_limits(1), ThreadPoolExecutor(min(len(arrays), os.cpu_count() or 1)) as threads:
+        found = list(threads.map(lambda array: np.linalg.svd(array, compute_uv=False), arrays))
+    return [torch.from_numpy(values) for values in found]

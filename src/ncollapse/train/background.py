@@ -33,19 +33,27 @@ class Background:
         if apart and device.type == "cuda":  # before training's: few and short kernels, each of which is waited for
             self._stream = torch.cuda.Stream(device, priority=PRIORITY)  # type: ignore[no-untyped-call]
 
-    def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Start the work when what this thread has launched so far is done; where nothing is apart, do it now."""
+    def mark(self) -> torch.cuda.Event | None:
+        """What this thread has launched so far on a GPU, for `submit`."""
+        return None if self._stream is None else torch.cuda.current_stream(self._stream.device).record_event()
+
+    def submit(self, work: Callable[[], T], after: torch.cuda.Event | None = None) -> Future[T]:
+        """Start the work when what this thread has launched so far is done; where nothing is apart, do it now.
+
+        With `after` it starts when what had been launched at that mark is done.
+        """
         if self._thread is None:
             done: Future[T] = Future()
             done.set_result(work())
             return done
         if self._stream is None:
             return self._thread.submit(work)
-        stream, ready = self._stream, torch.cuda.current_stream(self._stream.device).record_event()
+        stream, ready = self._stream, self.mark() if after is None else after
 
         def work_on_stream() -> T:
             with use_stream(stream):
-                stream.wait_event(ready)
+                if ready is not None:
+                    stream.wait_event(ready)
                 result = work()
                 stream.synchronize()  # only then may the tensors that it read be freed
             return result

@@ -21,19 +21,17 @@ from torch import Tensor
 from ncollapse.output import make_folder
 from ncollapse.runs import checkpoint
 from ncollapse.runs.environment import describe_run
-from ncollapse.runs.epoch_snapshots import add_epoch, choose_epochs, cut_epochs, reduce_epochs
-from ncollapse.runs.files import write_atomic
+from ncollapse.runs.epoch_snapshots import add_epoch, choose_epochs, cut_epochs
 from ncollapse.runs.folder import RunFolder
 from ncollapse.runs.lock import hold
-from ncollapse.theory import predict_if_known
 from ncollapse.train import optimiser
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.background import Background
 from ncollapse.train.build import require_data_files
 from ncollapse.train.distributed import LostProcess, join
 from ncollapse.train.divergence import Diverged, describe_checkpoint
-from ncollapse.train.evaluate import describe_split, measure_classes, measure_correct
-from ncollapse.train.measuring import certify_split, extract_splits, measure_splits
+from ncollapse.train.finish import finish
+from ncollapse.train.measuring import extract_splits, measure_splits
 from ncollapse.train.pace import Pace
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.recover import recover_finished, selection_split, warn_of_restart
@@ -120,7 +118,7 @@ def run(
                 with Background(world.device, apart=apart) as background:
                     loop = _Loop(training, progress, tuple(trackers), background)
                     loop.train()
-                    return _finish(training, loop.writing)
+                    return finish(training, background, loop.writing)
         except _Stop as stop:
             raise stop.cause from None
         except Exception as error:
@@ -151,6 +149,7 @@ class _Loop:
         self.kept_epochs = choose_epochs(run.recipe.optim.epochs, run.recipe.measure_every)
         self.measured: _Measured | None = None
         self.writing: Future[float] | None = None
+        self.unwritten: _State | None = None
         self.stop: Exception | None = None
         self.keep_pace = Pace(run.world.device)
         self.shown = time.perf_counter()
@@ -191,7 +190,8 @@ class _Loop:
         if self.measured is not None and (last or self.measured.row.done()):
             self.record()
         self.stop = world.share(lambda: self.stop)
-        if world.first and (self.stop is not None or last or self.is_checkpoint_due(trained)):
+        needed = last and not self.background.apart  # beside a GPU the final weights are written at once
+        if world.first and (self.stop is not None or needed or (not last and self.is_checkpoint_due(trained))):
             self.write_checkpoint()
         if self.stop is not None:
             if self.writing is not None:
@@ -228,6 +228,7 @@ class _Loop:
                 add_epoch(run.folder.path, row["epoch"], arrays)
             for tracker in self.trackers:
                 tracker.log(row)
+        self.begin_checkpoint()
         steps = run.loaders.train.steps
         seen = {name: row["train"][name] for name in ("nc1", "nc2", "nc3", "accuracy")}
         rate = steps / row["time"]["epoch_s"]
@@ -255,30 +256,50 @@ class _Loop:
         return first or now - run.written > max(CHECKPOINT_SECONDS[device], run.write_cost / WRITES_SHARE)
 
     def write_checkpoint(self) -> None:
-        """Write everything that resuming needs, including the weights of the best epoch, to one file."""
-        run, began = self.run, time.perf_counter()
+        """Write everything that resuming needs, including the weights of the best epoch, to one file.
+
+        A checkpoint must not be ahead of the history: where the epoch is still being measured, its state is copied, and
+        the file is begun when the row is there. Training goes on meanwhile.
+        """
+        run = self.run
         if self.writing is not None:
             self.writing.result()
-        self.record()  # a checkpoint must not be ahead of the history
-        run.folder.sync_history()
-        values = {
-            "epoch": run.epoch,
-            "best": run.best,
-            "seconds": run.elapsed,
-            "optim": values_of(run.model, run.optimiser),
-        }
         tensors = tensors_of(run.model, run.optimiser)
         if self.background.apart:
             tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-        tensors |= {f"best.{name}": tensor for name, tensor in run.best_tensors.items()}
-        content = checkpoint.Checkpoint(run.epoch, tensors, values)
+        self.unwritten = _State(run.epoch, tensors, values_of(run.model, run.optimiser), self.background.mark())
+        run.written = time.perf_counter()
+        if self.measured is None or self.stop is not None:
+            self.record()
+            self.begin_checkpoint()
+
+    def begin_checkpoint(self) -> None:
+        """Begin to write the state that was copied, if there is one; the history has the row of its epoch."""
+        run, state, began = self.run, self.unwritten, time.perf_counter()
+        if state is None:
+            return
+        self.unwritten = None
+        run.folder.sync_history()
+        values = {"epoch": state.epoch, "best": run.best, "seconds": run.elapsed, "optim": state.values}
+        tensors = state.tensors | {f"best.{name}": tensor for name, tensor in run.best_tensors.items()}
+        content = checkpoint.Checkpoint(state.epoch, tensors, values)
 
         def work() -> float:
             checkpoint.write(run.folder.checkpoints, content)
             return time.perf_counter() - began
 
-        self.writing = self.background.submit(work)
-        run.written = time.perf_counter()
+        self.writing = self.background.submit(work, state.copied)
+
+
+@dataclass(frozen=True)
+class _State:
+    """The state of training at the end of an epoch, of which a checkpoint is to be written."""
+
+    epoch: int
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]
+    copied: torch.cuda.Event | None
+    """When a GPU has copied the tensors."""
 
 
 @dataclass(frozen=True)
@@ -309,52 +330,3 @@ def _keep_best(run: Training, row: dict[str, Any], weights: dict[str, Tensor]) -
     if row[name]["accuracy"] > run.best["accuracy"]:
         run.best = {"epoch": row["epoch"], "accuracy": row[name]["accuracy"]}
         run.best_tensors = weights
-
-
-def _finish(run: Training, writing: Future[float] | None) -> dict[str, Any]:
-    """Write the weights, the full measurement of the selected epoch, the arrays for figures, and last the summary.
-
-    `writing` is a checkpoint that is still being written.
-    """
-    recipe, folder = run.recipe, run.folder
-    selected = run.epoch if recipe.select == "last" else run.best["epoch"]
-    if run.world.first:
-        write_atomic(folder.path / "final.safetensors", checkpoint.pack(run.model.state_dict()))
-        write_atomic(folder.path / "best.safetensors", checkpoint.pack(run.best_tensors))
-    if selected != run.epoch:
-        with torch.no_grad():
-            for name, tensor in run.model.state_dict().items():
-                if run.world.first:
-                    tensor.copy_(run.best_tensors[name])
-        run.world.broadcast(dict(run.model.state_dict()))
-    summary: dict[str, Any] = {"status": "finished", "run_id": recipe.run_id, "epoch": run.epoch}
-    summary |= {"epochs": recipe.optim.epochs, "selected_epoch": selected, "certificate": None, "reason": None}
-    optimum = predict_if_known(run.problem)
-    summary |= {"prediction": None if optimum is None else optimum.to_dict(), "traceback": None}
-    arrays: dict[str, Tensor] = {}
-    for name, batches in run.loaders.measured.items():
-        features, labels = run.extract(batches)
-        if not run.world.first:
-            continue
-        full, figures = describe_split(name, features, labels, run.model.head, run.problem, numerical_rank=True)
-        summary[name] = full.to_dict()
-        if name == "train":
-            summary["certificate"] = certify_split(run, features, labels, run.model.head)
-        if name == "test":
-            summary["test_correct"] = measure_correct(features, labels, run.model.head)
-        if name != "train":
-            summary[f"{name}_by_class"] = measure_classes(features, labels, run.model.head, run.loaders)
-        if name != "validation":
-            arrays |= figures
-    steps_per_s = run.epoch * run.loaders.train.steps / run.elapsed
-    summary["time"] = {"wall_s": run.elapsed, "steps_per_s": steps_per_s, "prepare_s": run.ready - run.started}
-    if run.world.first:
-        write_atomic(folder.path / "snapshot.safetensors", checkpoint.pack(arrays))
-        reduce_epochs(folder.path)
-        if writing is not None:
-            writing.result()
-        folder.write_json("summary.json", summary)
-        with contextlib.suppress(OSError):  # the run has finished; what is left is removed when it is read again
-            for path in checkpoint.find(folder.checkpoints):
-                path.unlink(missing_ok=True)
-    return run.world.share(lambda: folder.read_summary() or summary)

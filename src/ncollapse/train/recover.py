@@ -67,11 +67,12 @@ def recover_finished(run: Training, measure: Callable[[Training], dict[str, Any]
     The final weights must measure as the last row of the history says: weights that were changed since are not used.
     """
     epochs = run.recipe.optim.epochs
-    found = run.world.share(lambda: _read_end(run) if run.epoch == 0 else None)
+    found = run.world.share(lambda: _read_end(run) if run.epoch < epochs else None)
     if found is None:
         return False
     row, best = found
     before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+    checkpointed = run.epoch, run.best_tensors
     if run.world.first:
         final = _read_weights(run, "final.safetensors")
         run.best_tensors = _read_weights(run, "best.safetensors") or {}
@@ -84,7 +85,7 @@ def recover_finished(run: Training, measure: Callable[[Training], dict[str, Any]
     if off:
         log.warning("%s: the final weights do not measure as its history says (%s)", run.folder.path, ", ".join(off))
         _copy(run.model, before)
-        run.epoch, run.best_tensors = 0, {}
+        run.epoch, run.best_tensors = checkpointed
         return False
     run.best = best
     elapsed = row.get("time", {}).get("elapsed_s")
