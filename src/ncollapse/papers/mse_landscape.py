@@ -103,8 +103,8 @@ EXPERIMENTS = (
         notes=(
             "Without augmentation the authors' code has ImageNet's stem; its commands run L-BFGS at a rate of 0.1, the"
             " paper says 0.01, and so do we.",
-            "L-BFGS was tried for one epoch, which took three minutes where five processes shared the GPU: a step has 25"
-            " evaluations of the whole network. Its part of the claim is open.",
+            "L-BFGS was tried for one epoch, which took three minutes where five processes shared the GPU: a step has"
+            " 25 evaluations of the whole network. Its part of the claim is open.",
             SCALE,
             CENTRED,
         ),
