@@ -81,7 +81,7 @@ def test_seeds_of_one_id_are_named_like_its_other_keys(toy, tmp_path, capsys):
     runs = json.loads(capsys.readouterr().out)["runs"]
     assert [(row["loss"], row.get("seed")) for row in runs] == [("ce", 1), ("ce", 3), ("bce", None)]
     assert call(f"{toy}:seed=one", "--out", tmp_path, "--dry-run") == 2
-    assert "seed=one: must be a number" in capsys.readouterr().err
+    assert "expected seed = a number from 0 on, got seed=one" in capsys.readouterr().err
 
 
 def test_an_experiment_named_twice_has_one_page(toy, tmp_path, capsys):
@@ -206,8 +206,8 @@ def test_epochs_of_an_id_go_before_the_common_ones(capsys):
     assert runs(short, long) == [*runs(long, "--epochs", "40"), *runs(long)]
     assert runs(short, "--epochs", "10") == runs(long, "--epochs", "40") != runs(long)
     for word, said in (
-        ("@:loss=ce", "'' after @"),
-        ("@4.5", "'4.5' after @"),
+        ("@:loss=ce", "after @, as in bce-vs-ce/table-11@40, got 'bce-vs-ce/table-11@'"),
+        ("@4.5", "after @, as in bce-vs-ce/table-11@40, got 'bce-vs-ce/table-11@4.5'"),
         ("@0", "epochs: expected at least 1, got 0"),
     ):
         assert call(f"bce-vs-ce/table-11{word}", "--dry-run") == 2
@@ -249,6 +249,28 @@ def test_the_list_knows_the_kept_records_from_anywhere(tmp_path, capsys, monkeyp
     assert rows["bce-vs-ce/table-3"]["data"] == ["imagenet"]
 
 
+def test_a_paper_lists_its_entries(tmp_path, capsys):
+    assert call("imbalanced-relu", "bce-vs-ce/vit", "imbalanced-relu/figure-2", "--list", "--json") == 0
+    found = [row["id"] for row in json.loads(capsys.readouterr().out)["experiments"]]
+    assert found == [*(f"imbalanced-relu/figure-{i}" for i in (1, 2, 3)), "bce-vs-ce/vit"]
+
+
+def test_the_plan_says_that_failed_runs_wait_for_retry(tmp_path, capsys):
+    recipe = CATALOGUE["mse-landscape/figure-7"].grid()[0].recipe
+    folder = tmp_path / recipe.run_id
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(recipe.to_dict()))
+    summary = {"status": "failed", "run_id": recipe.run_id, "reason": "no memory", "traceback": "x"}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    minutes = []
+    for words in ([], ["--retry"]):
+        assert call("mse-landscape/figure-7", "--out", tmp_path, "--dry-run", *words) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert ("1 failed (--retry runs them again)" in last) is (not words)
+        minutes.append(float(last.split("about ")[1].split()[0]))
+    assert minutes[1] == pytest.approx(2 * minutes[0], rel=0.05)
+
+
 def test_the_list_fits_80_columns_on_a_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
@@ -263,7 +285,7 @@ def test_the_list_fits_80_columns_on_a_terminal(tmp_path, capsys, monkeypatch):
         ([], "experiment: expected ids"),
         (["bce-vs-ce/table-66"], "did you mean bce-vs-ce/table-6 or "),
         (["bce-vs-ce/table-6:model=vgg"], "model = resnet18, resnet50, densenet121"),
-        (["bce-vs-ce/table-6:model"], "must be KEY=VALUE"),
+        (["bce-vs-ce/table-6:model"], "only: expected KEY=VALUE, such as model=resnet18, got 'model'"),
         (["bce-vs-ce/figure-3:bias_init=0", "--only", "bias_decay=0.5"], "no run of bce-vs-ce/figure-3 has all"),
         (["bce-vs-ce/table-6", "--index", "0/3", "--dry-run"], "got 0/3"),
         (["bce-vs-ce/table-6", "--index", "4/3", "--dry-run"], "got 4/3"),
@@ -276,7 +298,12 @@ def test_the_list_fits_80_columns_on_a_terminal(tmp_path, capsys, monkeypatch):
         (["bce-vs-ce/table-6", "--data-root", "/nowhere"], "its files go into /nowhere/MNIST/raw"),
         (["mse-landscape/figure-2", "--time-limit", "-1"], "time_limit: expected"),
         (["mse-landscape/figure-2", "--jobs", "0"], "jobs: expected"),
-        (["bce-vs-ce/table-6", "--seeds", "0"], "seeds=0"),
+        (["bce-vs-ce/table-6", "--seeds", "0"], "seeds: expected at least 1, got 0"),
+        (["bce-vs-ce/table-6", "--only", "seed=x"], "only: expected seed = a number from 0 on, got seed=x"),
+        (["bce-vs-ce/table-6", "--only", "modell=resnet18"], "only: expected one of the keys data, loss, model"),
+        (["bce-vs-ce/table-6@x"], "experiment: expected a number of epochs after @, as in bce-vs-ce/table-6@40"),
+        (["table-6"], "got 'table-6'; did you mean bce-vs-ce/table-6?"),
+        (["all-losses"], "got 'all-losses', which is a paper: --list all-losses prints its ids"),
         (["bce-vs-ce/table-6", "--epochs", "0"], "epochs: expected at least 1, got 0"),
     ],
 )

@@ -61,6 +61,24 @@ def test_every_field_is_the_same_with_few_waits(case, with_head):
     assert 0 < gpu.waits <= WAITS, gpu.counts
 
 
+@pytest.mark.parametrize("case", ["few classes", "empty class", "K > d"])
+def test_statistics_on_a_gpu(case):
+    features, labels, weight, bias = draw(**CASES[case])
+    statistics = nc.ClassStatistics(len(weight), features.shape[1]).update(features, labels)
+    expected = measure(statistics, weight=weight, bias=bias)
+    compared = measure(features, labels, weight, bias, reference=statistics)
+    with PretendGpu() as gpu:
+        statistics.state = {name: gpu.move(value) for name, value in statistics.state.items()}
+        head = {"weight": gpu.move(weight), "bias": gpu.move(bias)}
+        found = measure(statistics, **head)
+        waits = gpu.waits
+        samples = gpu.move(features), gpu.move(labels)
+        found_compared = measure(*samples, **head, reference=statistics)
+    compare(found, expected)
+    compare(found_compared, compared)
+    assert waits <= WAITS
+
+
 @pytest.mark.parametrize("samples", [20, 300])
 def test_the_numerical_rank_is_that_of_a_loop_over_classes(samples):
     features, labels, _, _ = draw(samples=samples, dtype=torch.float64)

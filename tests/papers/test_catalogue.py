@@ -117,8 +117,8 @@ def test_filters_seeds_and_epochs():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["model"], "must be KEY=VALUE"),
-        (["depth=3"], "has the keys"),
+        (["model"], "only: expected KEY=VALUE"),
+        (["depth=3"], "only: expected one of the keys batch_size, data, .* got 'depth'"),
         (["batch_size=100"], "batch_size = 16, 32"),
     ],
 )

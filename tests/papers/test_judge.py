@@ -244,7 +244,10 @@ def test_claims_about_curves(tmp_path):
     alone = check_claims(experiment, match(points, [r for r in records if r.loss == "bce"]))
     assert [claim.holds for claim in alone[:3]] == [True, None, None]
     verdict = conclude([], alone[:3], measure_coverage(match(experiment.grid(), records[1:])))
-    assert verdict == ("partly run", "1 of 4 runs, at 30 of 100 epochs; 1 of 3 claims holds, 2 open")
+    assert verdict == (
+        "partly run at 30 of 100 epochs",
+        "1 of 4 runs, at 30 of 100 epochs; 1 of 3 claims holds, 2 open",
+    )
     slow = [RunRecord(r.path, r.run_id, r.config, {}, history(1.0, 0.95, 30), r.summary, "finished") for r in records]
     falls, _, first, _ = check_claims(experiment, match(points, slow))
     assert falls.holds is False
@@ -349,7 +352,7 @@ def test_a_verdict_on_a_part_says_so(table_11, tmp_path):
     assert outcome.verdict == "reproduced at 40 of 100 epochs, as far as run"
     assert "| 40 of 100 |" in markdown.to_markdown(outcome)
     assert measure_coverage(match(grid, short + records[1:3])).qualify("reproduced") == (
-        "reproduced in part at 40 of 100 epochs, as far as run"
+        "reproduced, some runs at 40 of 100 epochs, as far as run"
     )
     assert conclude([], [], measure_coverage(match(grid, [])))[0] == "not run"
 
@@ -397,7 +400,7 @@ def test_a_number_of_another_epoch_is_found(rising, epoch, tmp_path):
     assert line.published.mean == "85.52"
     assert line.passed_at == epoch
     (said,) = markdown.explain(outcome)
-    assert ("(epoch 3): the epoch with the best test accuracy" in said) is (epoch == 3)
+    assert ("(epoch 3): not explained; the epoch with the best test accuracy" in said) is (epoch == 3)
     assert said.endswith("not explained.") is (epoch is None)
 
 
@@ -474,7 +477,11 @@ def test_test_scores_move_as_training_scores_do():
 def test_what_was_not_reproduced_has_a_cause_or_says_so(tmp_path):
     experiment = get_experiment("bce-vs-ce/table-12")
     points = expand(experiment, {"model": ("resnet18",), "optimizer": ("adamw",), "augment": ("DA1",)})
-    outcome = evaluate(experiment, [record(points[1], tmp_path, bias=1.0, weight_energy=1.0)], points)
+    found = record(points[1], tmp_path, bias=1.0, weight_energy=1.0)
+    (both,) = markdown.explain(evaluate(experiment, [found], points))
+    assert both.endswith("1, BCE, b: not explained."), "the schedule is the one asked for: that is no cause"
+    config = {**found.config, "schedule": {**found.config["schedule"], "lag": 0}}
+    outcome = evaluate(experiment, [replace(found, config=config)], points)
     known, unknown = sorted(markdown.explain(outcome), key=lambda line: "not explained" in line)
     assert "ResNet18, AdamW, 1, BCE, b: the run has no delay of its schedule" in known
     assert unknown == "- Not reproduced: ResNet18, AdamW, 1, BCE, rho: not explained."

@@ -1,16 +1,21 @@
 """docs/reproduction.md says what the records under results/ say."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ncollapse.papers import publications
 from ncollapse.papers.catalogue import CATALOGUE, get_experiment
+from ncollapse.papers.claims import Claim
+from ncollapse.papers.coverage import Coverage
 from ncollapse.papers.experiment import expand
+from ncollapse.papers.markdown import describe_claim, find_claim_cause
 from ncollapse.papers.matching import match
-from ncollapse.papers.outcome import evaluate
+from ncollapse.papers.outcome import Outcome, evaluate
 from ncollapse.runs.record import read_run, read_runs
+from reference.paper_runs import run
 from reference.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
@@ -114,6 +119,7 @@ def test_no_entry_on_mnist_or_cifar_is_left_out():
     unrun = [line for line in text.splitlines() if line.startswith("| ") and "| not run |" in line]
     assert len(unrun) == 3
     assert all("needs imagenet" in line or "needs mini-imagenet" in line for line in unrun)
+    assert any("needs imagenet and weights of the three networks" in line for line in unrun)
     assert all("hours of one H200" in line for line in unrun)
 
 
@@ -132,3 +138,38 @@ def test_without_records_everything_is_listed_as_not_run(script, tmp_path):
     for name, experiment in CATALOGUE.items():
         verdict = "reproduced" if experiment.protocol == "landscape" else "not run"
         assert f"| {name} | {experiment.title} | {verdict} |" in text
+
+
+def test_every_claim_that_does_not_hold_has_a_cause_or_says_so():
+    records = read_runs(ROOT / "results" / "runs")
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    for experiment in CATALOGUE.values():
+        outcome = evaluate(experiment, records)
+        if not outcome.only_tried and not experiment.asks:
+            for claim in outcome.claims:
+                if claim.holds is False:
+                    cause = find_claim_cause(outcome, claim)
+                    assert cause
+                    assert f"{describe_claim(outcome, claim)}\n" in text
+                    assert describe_claim(outcome, claim).endswith(f": {cause}")
+
+
+def test_every_cause_belongs_to_a_claim_of_its_entry():
+    """A claim that is worded anew would else lose its cause in silence."""
+    for experiment in CATALOGUE.values():
+        for cause in experiment.claim_causes:
+            texts = [claim.text for claim in experiment.claims([({"loss": "none"}, run())])]
+            assert any(text.startswith(cause.start) for text in texts), (experiment.id, cause.start)
+
+
+def test_a_cause_of_shortened_runs_ends_with_them():
+    experiment = get_experiment("imbalanced-relu/figure-2")
+    claim = Claim("under Adam the NC metrics approach zero", False, "")
+    short = Outcome(experiment, (), (claim,), Coverage(2, 2, 2, 2, ((1000, 4000),)), (), "", "")
+    whole = replace(short, coverage=Coverage(2, 2, 2))
+    assert "still falling" in find_claim_cause(short, claim)
+    assert find_claim_cause(whole, claim) == "not explained"
+    assert find_claim_cause(short, replace(claim, lengths=(4000,))) == "not explained", "others are the short ones"
+    assert "still falling" in find_claim_cause(short, replace(claim, lengths=(1000,)))
+    other = replace(claim, text="something else")
+    assert find_claim_cause(short, other) == "not explained; tried at 1000 of 4000 epochs only"

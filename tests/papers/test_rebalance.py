@@ -14,6 +14,7 @@ from ncollapse.papers.rebalance import (
     Stage,
     balance_weights,
     balanced_loss,
+    check_protocols,
     rebalance_all,
     retrain,
     retrain_as_cited,
@@ -22,6 +23,7 @@ from ncollapse.papers.rebalance import (
 )
 from ncollapse.sweep.sweep import sweep
 from ncollapse.train import recipes
+from reference.paper_runs import run
 
 
 def test_weights_follow_the_effective_number():
@@ -126,3 +128,31 @@ def test_both_stages_on_digits(tmp_path, monkeypatch):
     )
     chosen = [json.loads((r.path / "rebalanced.json").read_text())["after"] for r in records[:2]]
     assert lines[0].values == (max(chosen, key=lambda after: after["validation"])["test"],)
+
+
+def after_both_stages(tmp_path, loss, factor, accuracy, *, protocol="cited", decay=5e-3, epochs=320, validation=None):
+    folder = tmp_path / f"{loss}-{factor}-{protocol}-{decay}-{epochs}"
+    folder.mkdir()
+    after = {"test": accuracy} | ({} if validation is None else {"validation": validation})
+    (folder / "rebalanced.json").write_text(json.dumps({"after": after}))
+    keys = {"protocol": protocol, "factor": factor, "loss": loss, "weight_decay": decay}
+    return keys, replace(run(epochs=epochs, test__accuracy=0.9), path=folder)
+
+
+@pytest.mark.parametrize(("bce", "holds"), [(0.529, True), (0.51, False)])
+def test_table_4_is_judged_after_both_stages(bce, holds, tmp_path):
+    """The accuracies of the first stage, equal here, say nothing of it."""
+    runs = [after_both_stages(tmp_path, "ce", 100, 0.515), after_both_stages(tmp_path, "bce", 100, bce)]
+    printed, cited = check_protocols(runs)
+    assert (printed.holds, cited.holds) == (None, holds)
+    assert cited.detail == f"{100 * (bce - 0.515):+.2f} points at factor 100"
+    short = [after_both_stages(tmp_path, "ce", 10, 0.1, epochs=80), after_both_stages(tmp_path, "bce", 10, 0.2)]
+    assert check_protocols(short)[1].holds is None, "of another length"
+
+
+def test_of_the_decays_of_the_first_stage_the_one_that_validates_best_counts(tmp_path):
+    runs = [
+        after_both_stages(tmp_path, loss, 10, accuracy, protocol="printed", decay=decay, validation=validation)
+        for loss, decay, accuracy, validation in (("ce", 1, 0.9, 0.1), ("ce", 2, 0.3, 0.5), ("bce", 1, 0.4, 0.2))
+    ]
+    assert check_protocols(runs)[0].detail == "+10.00 points at factor 10"

@@ -1,5 +1,7 @@
 """Runs made by hand, for the checks of what the papers say."""
 
+from pathlib import Path
+
 from ncollapse.runs.record import RunRecord
 
 
@@ -9,9 +11,11 @@ def run(seed=0, epochs=10, history=(), **final):
     for key, value in final.items():
         part, _, field = key.partition("__")
         spread = field in ("bias", "positive_score", "negative_score", "cosine_margin")
-        summary[part][field] = {"mean": value, "std": 0.0, "min": value, "max": value} if spread else value
+        summary.setdefault(part, {})[field] = (
+            {"mean": value, "std": 0.0, "min": value, "max": value} if spread else value
+        )
     config = {"seed": seed, "optim": {"epochs": epochs}}
-    return RunRecord(None, "x", config, {}, list(history), summary, "finished")
+    return RunRecord(Path("no-such-run"), "x", config, {}, list(history), summary, "finished")
 
 
 def curve(*values):

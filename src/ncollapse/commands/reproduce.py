@@ -31,9 +31,9 @@ class Args:
     experiments: tyro.conf.Positional[tuple[str, ...]] = ()
     """Ids such as bce-vs-ce/table-6. An id may have filters of its own, which replace those of --only for their keys
     (bce-vs-ce/table-9:loss=bce:bias_init=0,10), and epochs of its own, which replace those of --epochs
-    (bce-vs-ce/table-11@40:loss=ce)."""
+    (bce-vs-ce/table-11@40:loss=ce); @40/5 measures every 5 epochs, @/5 in runs of full length."""
     list: bool = False
-    """List every experiment (or those given) with what it needs and its state, and stop."""
+    """List every experiment (or those given, or those of the papers given) with what it needs and its state."""
     only: tuple[str, ...] = ()
     """Filters KEY=VALUE, such as model=resnet18 optimizer=adamw; all must hold, commas are alternatives."""
     out: Path = Path("runs")
@@ -120,10 +120,8 @@ def parse_selections(args: Args) -> list[Selection]:
     options: dict[str, Any] = {"only": args.only, "seeds": args.seeds, "epochs": args.epochs}
     options |= {"measure_every": args.measure_every, "precision": args.precision}
     selections = [select_runs(word, **options) for word in args.experiments]
-    if args.measure_every is None:
-        finished = find_finished(args.out)
-        selections = [use_finished(selection, finished) for selection in selections]
-    return selections
+    finished = find_finished(args.out)
+    return [selection if selection.measured else use_finished(selection, finished) for selection in selections]
 
 
 def join_repeated(argv: list[str], flag: str) -> list[str]:
@@ -180,15 +178,14 @@ def print_results(selections: list[Selection], records: list[RunRecord], args: A
 
 def print_outcome(outcome: Outcome) -> None:
     """The numbers of what was run, the claims and the verdict, as wide as the terminal."""
-    from ncollapse.papers.markdown import mark, to_text
+    from ncollapse.papers.markdown import describe_claim, to_text
 
     width = shutil.get_terminal_size().columns
     print("\n" + fill(f"{outcome.experiment.id}: {outcome.experiment.title}", width))
     for line in to_text(outcome.lines, width):
         print(line)
     for claim in outcome.claims:
-        stands = mark(claim, so_far=outcome.only_tried)
-        print(fill(f"- {stands}: {claim.text}" + (f" ({claim.detail})" if claim.detail else ""), width))
+        print(fill(f"- {describe_claim(outcome, claim)}", width))
     detail = f" ({outcome.detail})" if outcome.detail else ""
     print(fill(f"{outcome.experiment.id}: {outcome.verdict}{detail}", width))
 
@@ -214,10 +211,11 @@ def print_list(args: Args) -> int:
     """Every id with its runs, its data, its estimated GPU minutes and its state."""
     from ncollapse.console import print_json
     from ncollapse.papers.archive import find_records
-    from ncollapse.papers.catalogue import CATALOGUE, get_experiment, list_entries
+    from ncollapse.papers.catalogue import CATALOGUE, get_experiment, list_entries, list_ids
     from ncollapse.papers.cost import PACKED
 
-    names = [word.partition(":")[0].partition("@")[0] for word in args.experiments]
+    words = [word.partition(":")[0].partition("@")[0] for word in args.experiments]
+    names = dict.fromkeys(name for word in words for name in list_ids(word) or [word])
     rows = list_entries(map(get_experiment, names or CATALOGUE), find_records(args.out), args.data_root)
     if args.json:
         print_json({"experiments": rows})
@@ -238,7 +236,7 @@ def print_list(args: Args) -> int:
     note = (
         "min: minutes on one H200, one run at a time, estimated from the measured step of ResNet18 and operation"
         f" counts; four small runs at a time (--engine packed) take {PACKED:g} of it. short: trained for fewer epochs"
-        " than asked for."
+        " than asked for. The state is that of the runs under OUT and of the records kept in results/runs."
     )
     print(fill(note, shutil.get_terminal_size().columns))
     return 0
@@ -257,7 +255,10 @@ def print_plan(selections: list[Selection], index: tuple[int, int] | None, args:
     for row in rows:
         keys = [f"{k}={v}" for k, v in row.items() if k not in ("id", "run", "state", "gpu_minutes")]
         print("  ".join([str(row["run"]), *keys, str(row["state"])]))
-    total = sum(float(row["gpu_minutes"]) for row in rows if row["state"] != "finished")
     ready = sum(row["state"] == "finished" for row in rows)
-    print(f"{count(len(rows), 'run')}, {ready} finished; about {total:.1f} GPU minutes to go, one at a time")
+    failed = 0 if args.retry else sum(row["state"] == "failed" for row in rows)
+    skipped = ("finished",) if args.retry else ("finished", "failed")
+    total = sum(float(row["gpu_minutes"]) for row in rows if row["state"] not in skipped)
+    said = f"{ready} finished" + (f", {failed} failed (--retry runs them again)" if failed else "")
+    print(f"{count(len(rows), 'run')}, {said}; about {total:.1f} GPU minutes to go, one at a time")
     return 0

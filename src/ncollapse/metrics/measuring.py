@@ -170,6 +170,7 @@ def measure_statistics(
     min_count: int = 1,
 ) -> Measured:
     """The fields that class means and the within-class scatter determine."""
+    statistics = statistics.at_site()
     moments, presence = statistics.moments(strict=strict, min_count=min_count)
     classifier = place_classifier((weight, bias), statistics.dim, moments.offsets.device)
     rows, held = None if classifier is None else len(classifier.weight), statistics.num_classes

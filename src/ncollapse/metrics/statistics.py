@@ -13,6 +13,7 @@ from .batches import check_features, check_labels, check_shape, name_rows, to_fl
 from .collapse import Moments, finish_moments, span_means, take_moments
 from .presence import Presence, find_present, refuse_few
 from .rows import ONE_HOT_CLASSES, square_norms
+from .transfer import choose_site, copy_together
 
 STATE = ("counts", "means", "scatter", "squares", "refused")
 
@@ -93,6 +94,15 @@ class ClassStatistics:
             raise ValueError(f"labels: {labels} samples had labels outside 0..{self.num_classes - 1}")
         if values:
             raise ValueError(f"features: {values} samples held NaN or Inf")
+
+    def at_site(self) -> ClassStatistics:
+        """These statistics where work on class means of their size is done: of few classes, on the host."""
+        names, tensors = zip(*self.state.items())
+        found = ClassStatistics.__new__(ClassStatistics)
+        found.num_classes, found.dim = self.num_classes, self.dim
+        site = choose_site(self.state["means"].device, self.num_classes, self.dim)
+        found.state = dict(zip(names, copy_together(tensors, site)))
+        return found
 
     def moments(self, *, strict: bool = False, min_count: int = 1) -> tuple[Moments, Presence]:
         """What the collapse metrics take: moments of the classes with samples, and which these are.

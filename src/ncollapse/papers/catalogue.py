@@ -32,10 +32,22 @@ def get_experiment(name: str) -> Experiment:
     32
     """
     if name not in CATALOGUE:
-        near = difflib.get_close_matches(name, CATALOGUE, 3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise ValueError(f"experiment: expected an id that --list prints, got {name!r}{hint}")
+        raise ValueError(f"experiment: expected an id that --list prints, got {name!r}{_suggest(name)}")
     return CATALOGUE[name]
+
+
+def _suggest(name: str) -> str:
+    """What may have been meant: entries of a paper, an item without its paper, or ids that are spelt alike."""
+    if list_ids(name):
+        return f", which is a paper: --list {name} prints its ids"
+    near = [found for found, experiment in CATALOGUE.items() if experiment.item == name]
+    near = near or difflib.get_close_matches(name, CATALOGUE, 3)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def list_ids(paper: str) -> list[str]:
+    """The ids of a paper, in its order; none if there is no such paper."""
+    return [name for name, experiment in CATALOGUE.items() if experiment.paper == paper]
 
 
 def data_names(points: Sequence[Point]) -> tuple[str, ...]:

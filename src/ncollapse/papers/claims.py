@@ -12,22 +12,29 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ncollapse.compare.variants import name_optimiser
+from ncollapse.compare.variants import name_loss, name_optimiser
 from ncollapse.grammar import count
 from ncollapse.papers.experiment import Experiment
 from ncollapse.papers.matching import Match, epochs_of
 from ncollapse.runs.record import RunRecord
 
-BOTH_LOSSES = "runs of both losses are needed"
+BOTH_LOSSES = "runs of both losses, equally long, are needed"
+NEAR_ZERO = "ours: the paper plots the curves"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper, whether it holds in our runs (None: not decided), and the numbers behind that."""
+    """A statement of a paper, whether it holds in our runs (None: not decided), and the numbers behind that.
+
+    `threshold` says where the number that decides comes from, "" if none is needed, such as for an order. `lengths` are
+    those of the runs behind it in epochs, where it is of a part of them.
+    """
 
     text: str
     holds: bool | None
     detail: str
+    threshold: str = ""
+    lengths: tuple[int, ...] = ()
 
 
 Runs = list[tuple[dict[str, Any], RunRecord]]
@@ -59,11 +66,23 @@ def without_seed(keys: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if key != "seed"}
 
 
+def of_one_length(runs: Runs) -> Runs:
+    """The runs that can be compared: those of the length that most of them have, of equals the longest.
+
+    Where the grid itself varies the length (a key "epochs"), that is the share of it that was run.
+    """
+    by_length: dict[float, Runs] = {}
+    for keys, record in runs:
+        by_length.setdefault(epochs_of(record) / keys.get("epochs", 1), []).append((keys, record))
+    return max(by_length.items(), key=lambda item: (len(item[1]), item[0]), default=(0.0, []))[1]
+
+
 def pair_losses(runs: Runs) -> Iterator[tuple[dict[str, Any], RunRecord, RunRecord]]:
-    """(keys without the loss, run of CE, run of BCE) for every CE run that has a BCE run of the same keys and seed."""
+    """(keys without the loss, run of CE, run of BCE) for every two runs of one seed and length that differ in it."""
     for keys, ce in runs:
         if keys.get("loss") == "ce":
-            bce = [r for k, r in runs if k == {**keys, "loss": "bce"} and r.seed == ce.seed]
+            rivals = [r for k, r in runs if k == {**keys, "loss": "bce"} and r.seed == ce.seed]
+            bce = [r for r in rivals if epochs_of(r) == epochs_of(ce)]
             if bce:
                 yield {key: value for key, value in keys.items() if key != "loss"}, ce, bce[0]
 
@@ -95,12 +114,12 @@ def approach_zero(runs: Runs, fields: Sequence[str], by: float = 10.0, small: fl
     if tuple(fields) == ("train.nc1",):
         text = f"NC1 approaches zero: it ends below 1/{by:g} of where it started"
     if not total:
-        return Claim(text, None, "")
+        return Claim(text, None, "", NEAR_ZERO)
     detail = f"{kept} of {count(total, 'curve')}, {far} of them below 1/{by:g}"
     detail += f", {late} first measured late" if late else ""
     detail += f"; at the end at most {', '.join(f'{name} {value:.2g}' for name, value in ends.items())}"
     holds = False if kept + late < total else None if late else True
-    return Claim(text, holds, detail)
+    return Claim(text, holds, detail, NEAR_ZERO)
 
 
 def falls_by_orders(runs: Runs, field: str = "train.nc1", orders: float = 1.0) -> Claim:
@@ -117,13 +136,15 @@ def falls_by_orders(runs: Runs, field: str = "train.nc1", orders: float = 1.0) -
             unseen += late and fall < orders
             fallen += [] if late and fall < orders else [fall]
     text = f"NC1 falls by orders of magnitude: by {orders:g} at least"
+    threshold = "ours: the paper plots the curves and prints no value"
     if not fallen and not unseen:
-        return Claim(text, None, "")
-    detail = f"by {min(fallen):.1f} to {max(fallen):.1f} orders over {count(len(fallen), 'run')}" if fallen else ""
+        return Claim(text, None, "", threshold)
+    ends = dict.fromkeys(f"{end:.1f}" for end in (min(fallen), max(fallen))) if fallen else {}
+    detail = f"by {' to '.join(ends)} orders over {count(len(fallen), 'run')}" if fallen else ""
     if unseen:
         detail += f"{', ' if fallen else ''}the start of {count(unseen, 'run')} was not measured"
     failed = bool(fallen) and min(fallen) < orders
-    return Claim(text, False if failed else None if unseen else True, detail)
+    return Claim(text, False if failed else None if unseen else True, detail, threshold)
 
 
 def faster_under_bce(runs: Runs, fields: Sequence[str], *, mostly: bool = False) -> Claim:
@@ -140,7 +161,8 @@ def faster_under_bce(runs: Runs, fields: Sequence[str], *, mostly: bool = False)
                 total += 1
                 once += len(epochs) == 1
                 kept += early[1] < early[0]
-    text = "BCE's NC metrics fall faster than CE's in the first fifth of the training" + ", in most cases" * mostly
+    what = "NC1 falls" if tuple(fields) == ("train.nc1",) else "NC metrics fall"
+    text = f"BCE's {what} faster than CE's in the first fifth of the training" + ", in most cases" * mostly
     if not total:
         return Claim(text, None, BOTH_LOSSES)
     detail = f"{kept} of {count(total, 'curve')}" + f", {once} of them measured once in that time" * bool(once)
@@ -149,27 +171,44 @@ def faster_under_bce(runs: Runs, fields: Sequence[str], *, mostly: bool = False)
 
 def higher_under_bce(runs: Runs, field: str, what: str, *, mostly: bool = False) -> Claim:
     """BCE is above CE in that field in every pair of runs, or, with `mostly`, in more than half of three or more."""
-    gains = [100 * (bce.final(field) - ce.final(field)) for _, ce, bce in pair_losses(runs)]
-    gains = [gain for gain in gains if math.isfinite(gain)]
+    pairs = [(ce, bce) for _, ce, bce in pair_losses(runs) if math.isfinite(bce.final(field) - ce.final(field))]
+    gains = [100 * (bce.final(field) - ce.final(field)) for ce, bce in pairs]
     text = f"BCE raises {what} over CE" + " in most cases" * mostly
     if not gains:
         return Claim(text, None, BOTH_LOSSES)
     raised = sum(gain > 0 for gain in gains)
     detail = ", ".join(f"{gain:+.2f}" for gain in gains) + " points"
+    unsure = sum(abs(gain) < 300 * standard_error(*pair, field) for gain, pair in zip(gains, pairs))
+    detail += f", {unsure} of them less than three standard errors" if unsure else ""
     if mostly and len(gains) < 3:
         return Claim(text, None, f"{detail}; three pairs of runs are needed")
     return Claim(text, raised > len(gains) / 2 if mostly else raised == len(gains), detail)
 
 
-def separates_scores(runs: Runs) -> Claim:
-    """Under BCE every bias lies above every negative and below every positive score of the training samples."""
+def standard_error(ce: RunRecord, bce: RunRecord, field: str) -> float:
+    """The standard error of the difference of two accuracies from the number of samples; 0 for other fields."""
+    part, _, name = field.rpartition(".")
+    if not name.endswith("accuracy"):
+        return 0.0
+    rates = [(record.final(field), record.final(f"{part}.num_samples")) for record in (ce, bce)]
+    variances = [rate * (1 - rate) / samples for rate, samples in rates if samples > 0]
+    return math.sqrt(max(sum(variances), 0.0))
+
+
+def separates_scores(runs: Runs, *, mostly: bool = False) -> Claim:
+    """Under BCE every bias lies above every negative and below every positive score of the training samples.
+
+    With `mostly`, above 95 % of the negative and below 95 % of the positive scores.
+    """
     gaps = []
+    top, bottom = ("q95", "q05") if mostly else ("max", "min")
     for keys, record in runs:
         if keys.get("loss") == "bce":
-            below = record.final("train.bias.min") - record.final("train.negative_score.max")
-            above = record.final("train.positive_score.min") - record.final("train.bias.max")
+            below = record.final("train.bias.min") - record.final(f"train.negative_score.{top}")
+            above = record.final(f"train.positive_score.{bottom}") - record.final("train.bias.max")
             gaps += [min(below, above)] if math.isfinite(below + above) else []
-    text = "the bias of BCE separates the positive from the negative scores of all samples"
+    which = "95 % of the" if mostly else "all"
+    text = f"the bias of BCE separates the positive from the negative scores of {which} samples"
     if not gaps:
         return Claim(text, None, "")
     kept = sum(gap > 0 for gap in gaps)
@@ -177,30 +216,9 @@ def separates_scores(runs: Runs) -> Claim:
     return Claim(text, kept == len(gaps), detail)
 
 
-def losses_agree(runs: Runs, points: float, chosen: Callable[[dict[str, Any]], bool], where: str) -> Claim:
-    """The range over the losses of the test accuracies (means over seeds) at the chosen keys is at most `points`."""
-    text = f"the test accuracies of the losses {where} lie within {points:g} points"
-    found = spread_over_losses(runs, chosen)
-    if found is None:
-        return Claim(text, None, "")
-    spread, losses = found
-    return Claim(text, spread <= points, f"{spread:.2f} points over {losses} losses")
-
-
-def spread_over_losses(runs: Runs, chosen: Callable[[dict[str, Any]], bool]) -> tuple[float, int] | None:
-    """The range over the losses of test accuracies in points, and how many losses; None for fewer than two."""
-    here: dict[str, list[float]] = {}
-    for keys, record in runs:
-        if chosen(keys):
-            here.setdefault(str(keys.get("loss")), []).append(record.final("test.accuracy"))
-    means = [statistics.fmean(values) for values in here.values()]
-    means = [mean for mean in means if math.isfinite(mean)]
-    return (100 * (max(means) - min(means)), len(means)) if len(means) > 1 else None
-
-
 def ordered_alike(runs: Runs, first: str, second: str, text: str) -> Claim:
     """Two final fields order the runs alike: every pair of runs that one ranks, the other ranks the same way."""
-    values = [(record.final(first), record.final(second)) for _, record in runs]
+    values = [(record.final(first), record.final(second)) for _, record in of_one_length(runs)]
     values = [pair for pair in values if all(map(math.isfinite, pair))]
     if len(values) < 2:
         return Claim(text, None, "")
@@ -210,12 +228,14 @@ def ordered_alike(runs: Runs, first: str, second: str, text: str) -> Claim:
     return Claim(text, kept == len(signs), f"{kept} of {count(len(signs), 'pair')} of runs: {detail}")
 
 
-def by_optimiser(runs: Runs, check: Callable[[Runs], Claim], names: Sequence[str]) -> list[Claim]:
-    """The check for the runs of each optimiser apart."""
+def by_key(runs: Runs, key: str, values: Sequence[str], check: Callable[[Runs], Claim]) -> list[Claim]:
+    """The check for the runs of each optimiser, or of each loss, apart."""
     found = []
-    for name in names:
-        claim = check([run for run in runs if run[0].get("optimizer") == name])
-        found.append(replace(claim, text=f"under {name_optimiser(name)} {claim.text}"))
+    for value in values:
+        mine = [run for run in runs if run[0].get(key) == value]
+        claim, lengths = check(mine), tuple(sorted({epochs_of(record) for _, record in mine}))
+        text = f"under {name_loss(name_optimiser(value))} {claim.text}"
+        found.append(replace(claim, text=text, lengths=lengths))
     return found
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ncollapse.grammar import count, join
-from ncollapse.papers.matching import Match
+from ncollapse.papers.matching import Match, is_trial
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,11 @@ class Coverage:
         return f"{said} epochs" if said else ""
 
     @property
+    def deciding_epochs(self) -> str:
+        """How long the shortened runs that decide were, without the trials, "" if there are none."""
+        return replace(self, lengths=tuple(pair for pair in self.lengths if not is_trial(*pair))).epochs
+
+    @property
     def detail(self) -> str:
         """In numbers, "" if nothing was run.
 
@@ -74,15 +79,17 @@ class Coverage:
         'reproduced in direction at 30 of 100 epochs, as far as run'
         >>> Coverage(3, 1, 1, 1, ((2, 200),), 1).qualify("reproduced")
         'tried only, at 2 of 200 epochs'
+        >>> Coverage(3, 3, 3, 3, ((2, 200), (50, 200)), 1).qualify("reproduced")
+        'reproduced at 50 of 200 epochs'
         """
         if verdict == "not run":
             return verdict
         if self.only_trials:
             return f"tried only, at {self.epochs}"
-        if verdict in ("partly run", "not judged"):
-            return verdict
         if self.short > self.trial:
-            verdict += f"{'' if self.short == self.run else ' in part'} at {self.epochs}"
+            verdict += f"{'' if self.short == self.run else ', some runs'} at {self.deciding_epochs}"
+        if verdict.startswith(("partly run", "not judged")):
+            return verdict
         return verdict if self.run == self.total else f"{verdict}, as far as run"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from ncollapse.papers.claims import Claim, Runs
+    from ncollapse.papers.judge import Line
     from ncollapse.train import Recipe
 
 
@@ -21,6 +22,15 @@ class Point:
 
 
 @dataclass(frozen=True)
+class ClaimCause:
+    """Why claims that begin with `start` do not hold, or what was tried; with `if_short` only of shortened runs."""
+
+    start: str
+    why: str
+    if_short: bool = False
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One entry of the catalogue.
 
@@ -28,9 +38,10 @@ class Experiment:
     numbers), "two-stage" (training, then a classifier re-balanced on frozen features) or "landscape" (nothing is
     trained). `curves` are the fields of the history that a figure shows, `finals` the final numbers that a figure or
     table compares. `claims` checks what the paper says in words. `is_unsettled(keys, field)` is true for the numbers
-    that had not converged in the paper's own run and so cannot be judged. `find_cause(keys, field)` says why a number
-    was not reproduced, "" if that is not known. `asks` marks a question of our own, where other experiments repeat what
-    a paper reports. `caption` says what is shown where no paper has a caption for it.
+    that had not converged in the paper's own run and so cannot be judged. `find_cause(line)` says why a number
+    was not reproduced, "" if that is not known; `claim_causes` say the same of claims that do not hold. `asks` marks a
+    question of our own, where other experiments repeat what a paper reports. `caption` says what is shown where no
+    paper has a caption for it. `missing` names what is needed besides the data.
     """
 
     id: str
@@ -41,10 +52,12 @@ class Experiment:
     finals: tuple[str, ...] = ()
     claims: Callable[[Runs], list[Claim]] | None = None
     is_unsettled: Callable[[dict[str, Any], str], bool] | None = None
-    find_cause: Callable[[dict[str, Any], str], str] | None = None
+    find_cause: Callable[[Line], str] | None = None
+    claim_causes: tuple[ClaimCause, ...] = ()
     asks: bool = False
     notes: tuple[str, ...] = ()
     caption: str = ""
+    missing: str = ""
 
     @property
     def paper(self) -> str:
@@ -93,7 +106,7 @@ def expand(
     if wanted is None:
         return points
     if not wanted:
-        raise ValueError(f"seeds={seeds}: at least one is needed")
+        raise ValueError(f"seeds: expected at least 1, got {seeds}")
     return [Point({**p.keys, "seed": seed}, p.recipe.override(seed=seed)) for p in points for seed in wanted]
 
 
@@ -105,7 +118,7 @@ def parse_seeds(words: Sequence[str]) -> list[int]:
     """
     for word in words:
         if not word.isdecimal():
-            raise ValueError(f"seed={word}: must be a number from 0 on")
+            raise ValueError(f"only: expected seed = a number from 0 on, got seed={word}")
     return sorted({int(word) for word in words})
 
 
@@ -114,11 +127,11 @@ def select(points: list[Point], only: dict[str, tuple[str, ...]], name: str) -> 
     for key, wanted in only.items():
         known = sorted({k for point in points for k in point.keys})
         if key not in known:
-            raise ValueError(f"--only {key}=...: {name} has the keys {', '.join(known) or 'none'}")
+            raise ValueError(f"only: expected one of the keys {', '.join(known) or '(none)'} of {name}, got {key!r}")
         values = list(dict.fromkeys(point.keys[key] for point in points if key in point.keys))
         for value in wanted:
             if not any(same(value, other) for other in values):
-                raise ValueError(f"--only {key}={value}: {name} has {key} = {', '.join(map(str, values))}")
+                raise ValueError(f"only: expected {key} = {', '.join(map(str, values))} for {name}, got {value!r}")
     return [
         point
         for point in points
@@ -136,7 +149,7 @@ def parse_only(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
     for word in words:
         key, sign, values = word.partition("=")
         if not sign or not key or not values:
-            raise ValueError(f"--only {word}: must be KEY=VALUE, such as model=resnet18")
+            raise ValueError(f"only: expected KEY=VALUE, such as model=resnet18, got {word!r}")
         key = key.replace("-", "_")
         only[key] = only.get(key, ()) + tuple(values.split(","))
     return only

@@ -21,11 +21,13 @@ from typing import Any, Literal
 from ncollapse.compare.variants import LOSSES, OPTIMISERS
 from ncollapse.papers import publications
 from ncollapse.papers.experiment import Experiment, Point
-from ncollapse.papers.matching import Match, epochs_of, is_trial
+from ncollapse.papers.matching import Match, epochs_of, is_trial, lag_of
 from ncollapse.papers.publications import Cell, Publication, tabulated_alpha
 from ncollapse.papers.tied_epochs import Range, find_tied_range, read_curve
 from ncollapse.runs.record import RunRecord
 
+JUDGED = ("reproduced", "reproduced in direction", "not reproduced")
+"""The verdicts that count; the others leave a number open."""
 Verdict = Literal["reproduced", "reproduced in direction", "not reproduced", "not run", "not judged", "too short"]
 POINTS = {"accuracy": 0.01, "uniform_accuracy": 0.01, "compactness": 0.02, "distinctiveness": 0.02}
 PREDICTED = {
@@ -42,9 +44,10 @@ CLASSES = {"cifar100": 100, "mini-imagenet": 100, "imagenet": 1000}
 class Line:
     """One number of an experiment: what was published, what our runs gave (one value a seed), what theory predicts.
 
-    `epochs` is how long our runs were, `asked` how long the experiment asks for. `passed_at` is the last epoch at which
-    a run that reports its best epoch had the published number, None if it never had it. `tied` is how far our number
-    changes, down and up, over the epochs that are tied with the best one.
+    `runs` are the ids of our runs, `epochs` is how long they were, `asked` how long the experiment asks for.
+    `passed_at` is the last epoch at which a run that reports its best epoch had the published number, None if it never
+    had it. `tied` is how far our number changes, down and up, over the epochs that are tied with the best one.
+    `other_schedule` is true if a run follows its schedule with another delay than asked for.
     """
 
     row: str
@@ -55,10 +58,12 @@ class Line:
     values: tuple[float, ...] = ()
     spread: float | None = None
     predicted: float | None = None
+    runs: tuple[str, ...] = ()
     epochs: tuple[int, ...] = ()
     asked: int | None = None
     passed_at: int | None = None
     tied: Range = (0.0, 0.0)
+    other_schedule: bool = False
     verdict: Verdict = "not run"
 
     @property
@@ -161,9 +166,7 @@ def tolerance_in_points(field: str) -> float | None:
 
 def sum_up(lines: Sequence[Line]) -> tuple[Verdict, str]:
     """The verdict on a whole table, from nine in ten of its numbers, and how many of each kind there are."""
-    counted = [
-        line.verdict for line in lines if line.verdict in ("reproduced", "reproduced in direction", "not reproduced")
-    ]
+    counted = [line.verdict for line in lines if line.verdict in JUDGED]
     waiting = sum(line.verdict == "not run" and line.published is not None for line in lines)
     if not counted:
         ran = any(line.values for line in lines)
@@ -231,9 +234,11 @@ def _make_line(field: str, found: Match, cell: Cell | None, row: str) -> Line:
         values=tuple(value for value, _ in pairs),
         spread=statistics.fmean(spreads) if spreads else None,
         predicted=predict_field(found.point, field),
+        runs=tuple(record.run_id for _, record in pairs),
         epochs=tuple(sorted({epochs_of(record) for _, record in pairs})),
         asked=found.asked_epochs,
         passed_at=_find_epoch(field, cell, found) if cell else None,
+        other_schedule=any(lag_of(record) != found.point.recipe.schedule.lag for record in found.records),
         tied=_find_ties(field, [record for _, record in pairs]) if found.point.recipe.select != "last" else (0.0, 0.0),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ncollapse.grammar import count
@@ -60,8 +61,8 @@ LEGEND = {
 
 
 OTHER_EPOCH = (
-    "the epoch with the best test accuracy is reported, which may be another one in each run; ours had the printed"
-    " number by the epoch in brackets"
+    "not explained; the epoch with the best test accuracy is reported, and ours had the printed number by the epoch in"
+    " brackets, which is not among its best"
 )
 
 
@@ -85,7 +86,7 @@ def to_markdown(outcome: Outcome, *, lines: bool = True, unrun: bool = True, lev
     parts = [f"{'#' * level} {experiment.id}: {experiment.title}", "", caption, ""]
     parts += [f"Verdict: **{outcome.verdict}**" + (f" ({outcome.detail})." if outcome.detail else "."), ""]
     parts += [f"- {note}" for note in notes] + ([""] if notes else [])
-    parts += [f"- {mark(claim, so_far=outcome.only_tried)}: {claim.text}{_why(claim)}" for claim in outcome.claims]
+    parts += [f"- {describe_claim(outcome, claim)}" for claim in outcome.claims]
     parts += [""] if outcome.claims else []
     body = rows(outcome.lines, unrun) if lines else []
     if body:
@@ -98,11 +99,11 @@ def to_markdown(outcome: Outcome, *, lines: bool = True, unrun: bool = True, lev
 
 def explain(outcome: Outcome) -> list[str]:
     """Why numbers were not reproduced, as a list; the same cause is given once."""
-    find_cause = outcome.experiment.find_cause or (lambda keys, field: "")
+    find_cause = outcome.experiment.find_cause or (lambda line: "")
     by_cause: dict[str, list[str]] = {}
     for line in outcome.lines:
         if line.verdict in ("reproduced in direction", "not reproduced"):
-            cause, name = find_cause(line.keys, line.field), f"{line.row}, {line.column}"
+            cause, name = find_cause(line), f"{line.row}, {line.column}"
             if not cause and line.passed_at is not None:
                 cause, name = OTHER_EPOCH, f"{name} (epoch {line.passed_at})"
             by_cause.setdefault(cause or "not explained", []).append(name)
@@ -233,5 +234,23 @@ def mark(claim: Claim, *, so_far: bool = False) -> str:
     return ("holds" if claim.holds else "does not hold") + " so far" * so_far
 
 
-def _why(claim: Claim) -> str:
-    return f" ({claim.detail})" if claim.detail else ""
+def describe_claim(outcome: Outcome, claim: Claim) -> str:
+    """Whether a claim holds, the numbers behind that, where its threshold comes from, and why it does not hold."""
+    said = f"{mark(claim, so_far=outcome.only_tried)}: {claim.text}" + (f" ({claim.detail})" if claim.detail else "")
+    if claim.threshold:
+        said += f" [{claim.threshold}]"
+    if claim.holds is False and not outcome.only_tried and not outcome.experiment.asks:
+        said += f": {find_claim_cause(outcome, claim)}"
+    return said
+
+
+def find_claim_cause(outcome: Outcome, claim: Claim) -> str:
+    """Why a claim does not hold, or what was tried; "not explained" if neither is known."""
+    coverage = outcome.coverage
+    if claim.lengths:
+        coverage = replace(coverage, lengths=tuple(pair for pair in coverage.lengths if pair[0] in claim.lengths))
+    epochs = coverage.deciding_epochs
+    for cause in outcome.experiment.claim_causes:
+        if claim.text.startswith(cause.start) and (epochs or not cause.if_short):
+            return cause.why
+    return "not explained" + (f"; tried at {epochs} only" if epochs else "")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ncollapse.papers import landscapes
 from ncollapse.papers.claims import Claim, check_claims
 from ncollapse.papers.coverage import Coverage, measure_coverage
 from ncollapse.papers.experiment import Experiment, Point
-from ncollapse.papers.judge import Line, compare
+from ncollapse.papers.judge import JUDGED, Line, compare
 from ncollapse.papers.matching import match
 from ncollapse.papers.verdict import conclude
 from ncollapse.runs.record import RunRecord
@@ -36,7 +35,9 @@ class Outcome:
 def evaluate(experiment: Experiment, records: Iterable[RunRecord], points: Sequence[Point] | None = None) -> Outcome:
     """Judge an experiment by finished runs; `points` restricts the numbers and claims to a part of its grid."""
     if experiment.protocol == "landscape":
-        return Outcome(experiment, (), (), Coverage(0), (), *landscapes.conclude())
+        claims = [] if experiment.claims is None else experiment.claims([])
+        verdict, detail = conclude((), claims)
+        return Outcome(experiment, (), claims, Coverage(0), (), verdict, f"computed, nothing is trained; {detail}")
     records, grid = list(records), experiment.grid()
     whole = match(grid, records)
     chosen = whole if points is None else match(points, records)
@@ -49,3 +50,18 @@ def evaluate(experiment: Experiment, records: Iterable[RunRecord], points: Seque
     claims, coverage = check_claims(experiment, chosen), measure_coverage(whole)
     used = [record for found in chosen for record in found.records]
     return Outcome(experiment, lines, claims, coverage, used, *conclude(lines, claims, coverage, asks=experiment.asks))
+
+
+def list_judged(outcomes: Iterable[Outcome]) -> list[tuple[Outcome, Line]]:
+    """The judged numbers, each with its experiment; one that is printed in two tables, of the same runs, once."""
+    found: dict[tuple[object, ...], tuple[Outcome, Line]] = {}
+    for outcome in outcomes:
+        for line in outcome.lines:
+            if line.verdict in JUDGED and line.published is not None:
+                found.setdefault((line.field, line.published.mean, line.runs), (outcome, line))
+    return list(found.values())
+
+
+def list_claims(outcomes: Iterable[Outcome]) -> list[Claim]:
+    """The claims; one that is made of two figures, and rests on the same numbers, once."""
+    return list({(claim.text, claim.detail): claim for outcome in outcomes for claim in outcome.claims}.values())

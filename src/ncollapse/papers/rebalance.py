@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ncollapse.papers.claims import Claim, Runs, of_one_length
 from ncollapse.papers.experiment import Experiment
 from ncollapse.papers.judge import Line, compare, judge_all
 from ncollapse.papers.matching import Match, epochs_of
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     Criterion = Callable[[Tensor, Tensor], Tensor]
 
+FACTORS = (10, 50, 100)
 BETA = 0.9999
 DECAYS = (1e-4, 1e-3, 1e-2)
 BOUNDS = (0.5, 1.0, math.inf)
@@ -192,25 +194,59 @@ def score(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> flo
 
 
 def second_stage_lines(experiment: Experiment, matches: Sequence[Match]) -> list[Line]:
-    """One line for each published cell and protocol.
-
-    Of the decays of the first stage, the one that validates best is taken for each seed; without a validation split
-    there is one decay only.
-    """
+    """One line for each published cell and protocol."""
     lines: list[Line] = []
     for line in compare(experiment, [Match(found.point) for found in matches]):
-        keys = {key: value for key, value in line.keys.items() if key not in ("weight_decay", "seed")}
+        keys = without_decay(line.keys)
         if line.published is None or any(other.keys == keys for other in lines):
             continue
         tried = [r for found in matches if keys.items() <= found.point.keys.items() for r in found.records]
-        best: dict[int | None, dict[str, float]] = {}
-        for record in tried:
-            after = (read_object(record.path / "rebalanced.json", []) or {}).get("after")
-            if after and after.get("validation", 0.0) > best.get(record.seed, {}).get("validation", -1.0):
-                best[record.seed] = after
         line = replace(line, keys=keys, row=f"{line.row}, {keys.get('protocol', '')}".rstrip(", "))
+        best = choose_by_validation(tried)
         if best:
             lengths = tuple(sorted(set(map(epochs_of, tried))))
-            line = replace(line, values=tuple(after["test"] for after in best.values()), epochs=lengths)
+            ids = tuple(record.run_id for record in tried)
+            line = replace(line, values=tuple(after["test"] for after in best.values()), epochs=lengths, runs=ids)
         lines.append(line)
     return judge_all(experiment, lines)
+
+
+def without_decay(keys: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a published cell: those of a run but for its decay, which is chosen, and its seed."""
+    return {key: value for key, value in keys.items() if key not in ("weight_decay", "seed")}
+
+
+def choose_by_validation(records: Iterable[RunRecord]) -> dict[int | None, dict[str, float]]:
+    """For each seed the accuracies after the second stage of the run that validates best.
+
+    Without a validation split there is one decay, and so one run, only.
+    """
+    best: dict[int | None, dict[str, float]] = {}
+    for record in records:
+        after = (read_object(record.path / "rebalanced.json", []) or {}).get("after")
+        if after and after.get("validation", 0.0) > best.get(record.seed, {}).get("validation", -1.0):
+            best[record.seed] = after
+    return best
+
+
+def check_protocols(runs: Runs) -> list[Claim]:
+    """Table 4: BCE is more accurate than CE after both stages, in each protocol apart."""
+    return [more_accurate(runs, protocol) for protocol in ("printed", "cited")]
+
+
+def more_accurate(runs: Runs, protocol: str) -> Claim:
+    """BCE is more accurate after both stages at every factor and seed."""
+    found: dict[tuple[Any, int | None], dict[str, float]] = {}
+    for factor in FACTORS:
+        wanted = {"protocol": protocol, "factor": factor}
+        mine = of_one_length([run for run in runs if wanted.items() <= run[0].items()])
+        for loss in ("ce", "bce"):
+            tried = [record for keys, record in mine if keys["loss"] == loss]
+            for seed, after in choose_by_validation(tried).items():
+                found.setdefault((factor, seed), {})[loss] = after["test"]
+    gains = {place: 100 * (pair["bce"] - pair["ce"]) for place, pair in found.items() if len(pair) == 2}
+    text = f"protocol {protocol}: BCE raises accuracy over CE after both stages"
+    if not gains:
+        return Claim(text, None, "runs of both losses with their second stage are needed")
+    detail = ", ".join(f"{gain:+.2f} points at factor {factor}" for (factor, _), gain in gains.items())
+    return Claim(text, all(gain > 0 for gain in gains.values()), detail)

@@ -1,4 +1,4 @@
-"""Which runs of which experiments a request asks for: ID@EPOCHS:KEY=VALUE and the common filters."""
+"""Which runs of which experiments a request asks for: ID@EPOCHS/EVERY:KEY=VALUE and the common filters."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Selection:
     experiment: Experiment
     asked: list[Point]
     points: list[Point]
+    measured: bool = False
+    """Whether the request says how often to measure."""
 
 
 def select_runs(
@@ -36,17 +38,35 @@ def select_runs(
     epochs: int | None = None,
     **changes: Any,
 ) -> Selection:
-    """What ID@EPOCHS:KEY=VALUE:... asks for; its own filters and epochs take precedence over `only` and `epochs`."""
+    """What ID@EPOCHS/EVERY:KEY=VALUE:... asks for, measured every so many epochs.
+
+    Its own filters, epochs and EVERY take precedence over `only`, `epochs` and the `measure_every` among the changes.
+    """
     head, *own = word.split(":")
-    name, sign, length = head.partition("@")
-    if sign and not length.isdecimal():
-        raise ValueError(f"{word}: {length!r} after @ must be a number of epochs, as in {name}@40")
+    name, length, every = split_head(head)
     experiment, filters = get_experiment(name), parse_only(only) | parse_only(own)
-    points = expand(experiment, filters, seeds, int(length) if sign else epochs, **changes)
+    if every is not None:
+        changes["measure_every"] = every
+    points = expand(experiment, filters, seeds, epochs if length is None else length, **changes)
     if experiment.grid() and not points:
         said = " ".join(f"{key}={','.join(values)}" for key, values in filters.items())
-        raise ValueError(f"--only {said}: no run of {name} has all of these")
-    return Selection(experiment, expand(experiment, filters), points)
+        raise ValueError(f"only: expected filters that a run fits, but no run of {name} has all of {said}")
+    return Selection(experiment, expand(experiment, filters), points, changes.get("measure_every") is not None)
+
+
+def split_head(head: str) -> tuple[str, int | None, int | None]:
+    """The id, the epochs and how often to measure, of ID@EPOCHS/EVERY; all but the id may be left out.
+
+    >>> split_head("bce-vs-ce/table-9@40/5"), split_head("bce-vs-ce/table-9@/5"), split_head("bce-vs-ce/table-9@40")
+    (('bce-vs-ce/table-9', 40, 5), ('bce-vs-ce/table-9', None, 5), ('bce-vs-ce/table-9', 40, None))
+    """
+    name, sign, rest = head.partition("@")
+    length, slash, every = rest.partition("/")
+    if (sign and not slash and not length.isdecimal()) or (length and not length.isdecimal()):
+        raise ValueError(f"experiment: expected a number of epochs after @, as in {name}@40, got {head!r}")
+    if slash and (not every.isdecimal() or int(every) < 1):
+        raise ValueError(f"experiment: expected a number of epochs from 1 on after /, as in {name}@40/5, got {head!r}")
+    return name, int(length) if length else None, int(every) if slash else None
 
 
 def use_finished(selection: Selection, finished: Callable[[Recipe], Recipe]) -> Selection:

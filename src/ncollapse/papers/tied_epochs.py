@@ -25,16 +25,21 @@ def find_tied_epochs(record: RunRecord) -> set[int]:
 
 
 def find_tied_range(record: RunRecord, field: str) -> Range:
-    """The least and the largest change of a number from the reported epoch to one that is tied with it.
+    """The least and the largest change of a number from the reported epoch to one that is tied with it."""
+    changes = read_changes(record, field).values()
+    return min(changes, default=0.0), max(changes, default=0.0)
 
-    Records keep no test scores of every epoch; these change as the training scores do.
+
+def read_changes(record: RunRecord, field: str) -> dict[int, float]:
+    """By how much a number changes from the reported epoch to each tied one; empty where there is no curve of it.
+
+    Of test scores, whose curves are not recorded, the change of the training scores.
     """
     curve, epoch = read_curve(record, field), record.final("selected_epoch")
     curve = curve or read_curve(record, field.replace("test.", "train."))
     if epoch not in curve:
-        return 0.0, 0.0
-    changes = [curve[tied] - curve[int(epoch)] for tied in find_tied_epochs(record) if tied in curve]
-    return min(changes, default=0.0), max(changes, default=0.0)
+        return {}
+    return {tied: curve[tied] - curve[int(epoch)] for tied in find_tied_epochs(record) if tied in curve}
 
 
 def read_curve(record: RunRecord, field: str) -> dict[int, float]:

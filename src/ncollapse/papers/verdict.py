@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from ncollapse.papers.claims import Claim
 from ncollapse.papers.coverage import Coverage
-from ncollapse.papers.judge import Line, sum_up
+from ncollapse.papers.judge import JUDGED, Line, sum_up
 
-RANKS = ("reproduced", "reproduced in direction", "not reproduced")
-ANSWERS = dict(zip(RANKS, ("yes", "mostly", "no")))
+ANSWERS = dict(zip(JUDGED, ("yes", "mostly", "no")))
 """The verdicts on an experiment of our own that asks a question."""
 
 
@@ -24,8 +23,8 @@ def conclude(
     """
     of_numbers, detail = sum_up(lines)
     of_claims, said = sum_up_claims(claims)
-    decided = [verdict for verdict in (of_numbers, of_claims) if verdict in RANKS]
-    verdict = max(decided, key=RANKS.index) if decided else of_claims if claims else of_numbers
+    decided = [verdict for verdict in (of_numbers, of_claims) if verdict in JUDGED]
+    verdict = max(decided, key=JUDGED.index) if decided else of_claims if claims else of_numbers
     verdict = ANSWERS.get(verdict, verdict) if asks else verdict
     if coverage is not None and coverage.only_trials and said:
         said += " so far"

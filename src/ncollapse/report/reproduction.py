@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ncollapse.compare import Variant, group_runs
 from ncollapse.papers.experiment import Experiment
-from ncollapse.papers.markdown import describe, landscape_to_markdown, mark, to_markdown, write_text
+from ncollapse.papers.markdown import describe, describe_claim, landscape_to_markdown, to_markdown, write_text
 from ncollapse.papers.outcome import Outcome
 from ncollapse.report.attempts import Attempts
 from ncollapse.report.content import Report, make_section
@@ -128,6 +128,6 @@ def summarise(outcome: Outcome) -> list[str]:
     """The verdict, and every claim with whether it holds."""
     said = [f"Verdict: {outcome.verdict}" + (f" ({outcome.detail})." if outcome.detail else ".")]
     for claim in outcome.claims:
-        stands = mark(claim, so_far=outcome.only_tried)
-        said.append(f"{stands[0].upper()}{stands[1:]}: {claim.text}" + (f" ({claim.detail})." if claim.detail else "."))
+        sentence = describe_claim(outcome, claim)
+        said.append(f"{sentence[0].upper()}{sentence[1:]}.")
     return said

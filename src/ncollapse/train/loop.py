@@ -32,6 +32,7 @@ from ncollapse.train.distributed import LostProcess, join
 from ncollapse.train.divergence import Diverged, describe_checkpoint
 from ncollapse.train.finish import finish
 from ncollapse.train.measuring import extract_splits, measure_splits
+from ncollapse.train.pace import Pace
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.recover import recover_finished, selection_split, warn_of_restart
 from ncollapse.train.schedule import rate_at
@@ -150,6 +151,7 @@ class _Loop:
         self.writing: Future[float] | None = None
         self.unwritten: _State | None = None
         self.stop: Exception | None = None
+        self.keep_pace = Pace(run.world.device)
         self.shown = time.perf_counter()
 
     def train(self) -> None:
@@ -172,6 +174,7 @@ class _Loop:
         batch, samples = recipe.optim.batch_size, sum(run.loaders.counts)
         for i, (x, y) in enumerate(run.loaders.train.epoch(epoch)):
             run.step(x, y, min(batch, samples - i * batch))
+            self.keep_pace()
             if self.measured is not None and self.measured.row.done():
                 self.record()
             now = time.perf_counter()
