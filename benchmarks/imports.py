@@ -3,6 +3,8 @@
     python benchmarks/imports.py [--repeats 7]
 
 "ncollapse" is `import ncollapse` alone; "core" also loads the losses, heads, metrics and theory behind its names.
+"optimisers" adds SciPy's, which come with the first call that needs one; "train" is what `ncollapse train` imports
+before it reads its options.
 """
 
 import argparse
@@ -14,6 +16,8 @@ STATEMENTS = {
     "torch": "import torch",
     "ncollapse": "import ncollapse",
     "core": "import ncollapse.frames, ncollapse.heads, ncollapse.losses, ncollapse.metrics, ncollapse.theory",
+    "optimisers": "import ncollapse.theory, ncollapse.metrics, scipy.optimize",
+    "train": "import ncollapse.commands.train",
 }
 
 

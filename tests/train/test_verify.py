@@ -173,3 +173,19 @@ def test_a_fault_switches_the_kernels_off(model, monkeypatch, caplog):
     verify.verify_kernels("resnet18", model, OnGPU(), "bf16")
     assert not norm.HAS_TRITON
     assert "'resnet18': the fused kernels are not used on this GPU, torch's own are: no such instruction" in caplog.text
+
+
+def test_kernels_are_imported_once_and_errors_are_left_to_their_use(monkeypatch):
+    tried = []
+
+    def fail(name):
+        tried.append(name)
+        raise ImportError("libcuda.so is not a library")
+
+    monkeypatch.setattr(verify, "import_module", fail)
+    monkeypatch.setattr(norm, "HAS_TRITON", True)
+    verify.import_kernels.cache_clear()
+    for _ in range(3):
+        verify.import_kernels()
+    verify.import_kernels.cache_clear()
+    assert tried == ["ncollapse.models.fused_norm"]

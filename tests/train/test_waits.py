@@ -1,10 +1,12 @@
-"""How often the thread that trains waits for the device: once an epoch, for the mean loss.
+"""How often the thread that trains waits: for the device once an epoch, to read the mean loss, and never for the disk.
 
 A GPU that is read from has nothing to do until the next launch, so a read in the middle of training costs time. Here a
 run trains on the CPU in the way of a GPU (measuring in a thread of its own, sums kept in tensors), and everything that
 would wait for a GPU is counted in the training thread.
 """
 
+import os
+import threading
 from collections import Counter
 
 import pytest
@@ -82,3 +84,21 @@ def test_an_epoch_waits_once(tmp_path, monkeypatch, as_on_a_gpu, select):
 
 def test_epochs_that_are_not_measured_wait_no_more(tmp_path, monkeypatch, as_on_a_gpu):
     assert count_reads(tmp_path, monkeypatch, measure_every=2) == {"tolist": EPOCHS}
+
+
+def test_training_does_not_wait_for_the_disk(tmp_path, monkeypatch, as_on_a_gpu):
+    threads, train, sync = [], loop._Loop.train, os.fsync
+
+    def sync_and_note(file):
+        threads.append(threading.current_thread())
+        sync(file)
+
+    def train_and_note(self):
+        monkeypatch.setattr(os, "fsync", sync_and_note)
+        train(self)
+        monkeypatch.setattr(os, "fsync", sync)
+
+    monkeypatch.setattr(loop._Loop, "train", train_and_note)
+    loop.run(recipes.get("digits").override(optim__epochs=EPOCHS), tmp_path, device="cpu")
+    assert len(threads) > EPOCHS  # of snapshots and checkpoints
+    assert threading.current_thread() not in threads

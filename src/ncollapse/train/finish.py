@@ -56,9 +56,10 @@ def begin_saving(run: Training, background: Background) -> Future[None]:
     final, best = run.model.state_dict(), run.best_tensors
     if background.apart:  # else the last checkpoint has just been written, and this is written now
         final = {name: tensor.clone() for name, tensor in final.items()}
-        run.folder.sync_history()
 
     def work() -> None:
+        if background.apart:
+            run.folder.sync_history()
         write_atomic(run.folder.path / "final.safetensors", checkpoint.pack(final))
         write_atomic(run.folder.path / "best.safetensors", checkpoint.pack(best))
 

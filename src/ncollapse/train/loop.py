@@ -208,14 +208,16 @@ class _Loop:
         def work() -> dict[str, Any]:
             found = measure_splits(run, extracted, arrays)
             times = {"epoch_s": epoch_s, "measure_s": time.perf_counter() - began, "elapsed_s": run.elapsed}
+            if arrays and run.world.first:
+                add_epoch(run.folder.path, extracted.epoch, {name: array.numpy() for name, array in arrays.items()})
             return {**row, **found, "time": times}
 
-        self.measured = _Measured(self.background.submit(work), arrays, weights)
+        self.measured = _Measured(self.background.submit(work), weights)
         if extracted.bytes > MOST_BYTES_ASIDE:
             self.record()
 
     def record(self) -> None:
-        """Keep what was measured, once it is there: the row, the arrays for figures, the weights if they are best."""
+        """Keep what was measured, once it is there: the row, and the weights if they are best."""
         if self.measured is None:
             return
         measured, self.measured = self.measured, None
@@ -223,9 +225,6 @@ class _Loop:
         _keep_best(run, row, measured.weights)
         if run.world.first:
             run.folder.append(row)
-            if measured.arrays:
-                arrays = {name: tensor.numpy() for name, tensor in measured.arrays.items()}
-                add_epoch(run.folder.path, row["epoch"], arrays)
             for tracker in self.trackers:
                 tracker.log(row)
         self.begin_checkpoint()
@@ -279,12 +278,12 @@ class _Loop:
         if state is None:
             return
         self.unwritten = None
-        run.folder.sync_history()
         values = {"epoch": state.epoch, "best": run.best, "seconds": run.elapsed, "optim": state.values}
         tensors = state.tensors | {f"best.{name}": tensor for name, tensor in run.best_tensors.items()}
         content = checkpoint.Checkpoint(state.epoch, tensors, values)
 
         def work() -> float:
+            run.folder.sync_history()
             checkpoint.write(run.folder.checkpoints, content)
             return time.perf_counter() - began
 
@@ -307,8 +306,6 @@ class _Measured:
     """The measurement of an epoch, done or under way."""
 
     row: Future[dict[str, Any]]
-    arrays: dict[str, Tensor] | None
-    """What the figures of this epoch are drawn from; filled together with the row."""
     weights: dict[str, Tensor]
 
 

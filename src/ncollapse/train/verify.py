@@ -11,6 +11,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 
 import torch
@@ -38,6 +39,7 @@ LAST_LAYER_ERROR = 1e-3
 _verified: set[tuple[object, ...]] = set()
 
 
+@cache  # `importing` would exempt what an earlier run left from being collected
 def import_kernels() -> None:
     """Import Triton and the kernels that most networks use; what is wrong with them is said where they are used."""
     if norm.HAS_TRITON:
