@@ -207,6 +207,9 @@ def test_curves_that_only_the_paper_has_come_first(records, tmp_path):
 def test_the_paper_s_shape_has_a_row_a_setting_and_the_gain(records):
     _, lines, _, _ = lay_out("bce-vs-ce/table-1", records)
     table = tabulate_shape(lines)
+    assert table.method.startswith("Ours, the mean over seeds, above the published number. The gain is BCE minus CE")
+    others = tabulate_shape(lay_out("all-losses/figure-4", records)[1])
+    assert others.method == "Ours, the mean over seeds. A is accuracy."
     settings = {
         tuple((k, v) for k, v in line.keys.items() if k not in ("loss", "seed")) for line in lines if line.values
     }
