@@ -145,13 +145,24 @@ def tabulate(outcomes: Iterable[Outcome]) -> list[str]:
     rows = ["| entry | what | verdict | in numbers |", "| --- | --- | --- | --- |"]
     for outcome in outcomes:
         experiment, detail = outcome.experiment, outcome.detail
+        points = experiment.grid()
+        took = f"about {say_minutes(sum(estimate_minutes(point.recipe) for point in points))} of one H200"
         if outcome.verdict == "not run":
-            points = experiment.grid()
-            hours = sum(estimate_minutes(point.recipe) for point in points) / 60
             needed = join([*data_names(points), *filter(None, [experiment.missing])])
-            detail = f"{count(len(points), 'run')}; needs {needed}; about {hours:.0f} hours of one H200 in all"
+            detail = f"{count(len(points), 'run')}; needs {needed}; {took} in all"
+        elif outcome.coverage.only_trials:
+            detail += f"; all runs at full length would take {took}"
         rows.append(f"| {experiment.id} | {experiment.title} | {outcome.verdict} | {detail} |")
     return rows
+
+
+def say_minutes(minutes: float) -> str:
+    """A time to the nearest minute, or from two hours on to the nearest hour.
+
+    >>> say_minutes(17.2), say_minutes(119.0), say_minutes(221.0)
+    ('17 minutes', '119 minutes', '4 hours')
+    """
+    return f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
 
 
 def tabulate_papers(outcomes: Iterable[Outcome]) -> list[str]:

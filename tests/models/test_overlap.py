@@ -1,6 +1,8 @@
 """What goes on beside the rest of a step gives what it gives by itself."""
 
+import contextlib
 import copy
+import weakref
 
 import pytest
 import torch
@@ -40,6 +42,49 @@ def test_a_convolution_has_the_same_gradients(size, stride):
     for plain, beside in zip(*found):
         assert torch.equal(plain, beside)
     assert overlap.find_beside() is None
+
+
+class Stream:
+    """Stands for a CUDA stream; notes what it waits for."""
+
+    def __init__(self, name="beside"):
+        self.name, self.waited, self.events = name, [], 0
+
+    def wait_stream(self, stream):
+        self.waited.append(stream)
+
+    def wait_event(self, event):
+        self.waited.append(event)
+
+    def record_event(self):
+        self.events += 1
+        return self.events
+
+
+def test_memory_of_a_branch_is_kept_until_the_gradients_are_done(monkeypatch):
+    """Given back earlier, it would be used again by work on the branch, which does not wait for the gradients."""
+    own, now = Stream("own"), []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream())
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: now[-1] if now else own)
+    beside = overlap.Beside(torch.device("cuda"))
+
+    def start():
+        tensor = torch.zeros(1)
+        beside.start(lambda: tensor, tensor)
+        return weakref.ref(tensor)
+
+    now.append(beside.branch)
+    branched = start()
+    now.clear()
+    started = [start() for _ in range(2 * overlap.LAG)]
+    assert branched() is not None
+    alive = [reference() is not None for reference in started]
+    assert alive == [False] * overlap.LAG + [True] * overlap.LAG
+    assert own.waited == list(range(2, 2 + overlap.LAG))  # the branch's gradient was the first event
+    beside.join()
+    assert branched() is None
+    assert not any(reference() is not None for reference in started)
 
 
 def test_a_float32_convolution_is_torchs_own():

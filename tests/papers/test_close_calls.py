@@ -41,7 +41,7 @@ def number(field, printed, *values, **keys):
         ((0.85,), "not reproduced", False),
         ((0.9009, 0.8991), "reproduced", True),  # 0.1 points from the edge, and 0.38 are three standard deviations
         ((0.8951, 0.8949), "reproduced", False),
-        ((0.900, 0.9001, 0.8999), "reproduced", False),  # three seeds decide by themselves
+        ((0.900, 0.9005, 0.8995), "reproduced", False),  # three seeds decide by themselves
     ],
 )
 def test_an_accuracy_near_the_edge_of_its_point_is_a_close_call(ours, verdict, close):

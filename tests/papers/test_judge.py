@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ncollapse.papers import claims, markdown, publications
-from ncollapse.papers.catalogue import CATALOGUE, get_experiment
+from ncollapse.papers.catalogue import CATALOGUE, describe_state, get_experiment
 from ncollapse.papers.claims import check_claims
 from ncollapse.papers.coverage import measure_coverage
 from ncollapse.papers.experiment import expand
@@ -355,6 +355,29 @@ def test_a_verdict_on_a_part_says_so(table_11, tmp_path):
         "reproduced, some runs at 40 of 100 epochs, as far as run"
     )
     assert conclude([], [], measure_coverage(match(grid, [])))[0] == "not run"
+
+
+def test_runs_that_are_longer_than_asked_for_say_so_and_give_way(table_11, tmp_path):
+    experiment, table = table_11
+    grid = experiment.grid()
+
+    def train(epochs):
+        point = type(grid[0])(grid[0].keys, grid[0].recipe.with_epochs(epochs))
+        return record(point, tmp_path / str(epochs), **printed(table, grid[0]))
+
+    (line,) = [x for x in evaluate(experiment, [train(200)]).lines if x.field == "train.bias" and x.values]
+    assert (line.verdict, line.epoch_words) == ("reproduced", "200 instead of 100")
+    outcome = evaluate(experiment, [train(200)])
+    assert outcome.verdict == "reproduced, runs longer than asked for, as far as run"
+    assert "1 trained for longer than asked for" in outcome.detail
+    assert describe_state(grid[:1], [train(200)], None) == "partly 1/1, 1 longer"
+
+    def chosen(*lengths):
+        return match(grid[:1], [train(epochs) for epochs in lengths])[0].epochs
+
+    assert chosen(200, 100, 60) == 100
+    assert chosen(400, 200, 60) == 200
+    assert chosen(60, 40) == 60
 
 
 def test_a_run_below_a_quarter_of_the_epochs_reproduces_nothing(table_11, tmp_path):

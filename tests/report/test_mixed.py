@@ -31,6 +31,23 @@ def mixed(tmp_path_factory):
     return make_report(folder)
 
 
+def test_a_loss_with_few_runs_has_a_panel_beside_the_others(tmp_path):
+    wide, narrow = MODELS[1], MODELS[0]
+    points = [("ce", narrow, 2), ("ce", wide, 4), ("bce", narrow, 2), ("bce", wide, 2), ("mse", narrow, 4)]
+    for loss, model, epochs in points:
+        changes = {"data.name": "cifar10", "loss.name": loss, "model.name": model, "optim.epochs": epochs}
+        write_run(tmp_path, changes, per_class=2, snapshot=False)
+    grid = next(figure for figure in make_report(tmp_path).figures if figure.id == "grid-accuracy")
+    titles = [note["text"].strip("</b>") for note in grid.spec["layout"]["annotations"]]
+    assert set(titles) == {"CE", "BCE", "MSE"}
+    for title, trace in zip(titles, grid.spec["data"]):
+        assert (list(trace["x"]), list(trace["y"])) == ([narrow, wide], ["2", "4"])
+        filled = {
+            (x, int(y)) for i, y in enumerate(trace["y"]) for j, x in enumerate(trace["x"]) if trace["text"][i][j]
+        }
+        assert filled == {(model, epochs) for loss, model, epochs in points if loss == title.lower()}
+
+
 def test_each_cell_is_the_mean_of_its_own_runs(mixed):
     grid = next(f for f in mixed.figures if f.id == "grid-accuracy")
     titles = [note["text"].strip("</b>") for note in grid.spec["layout"]["annotations"]]

@@ -234,8 +234,8 @@ def print_list(args: Args) -> int:
     for line, title in zip(lines, titles):
         print(f"{line:<{widest}}  {title}" if wide else line)
     note = (
-        "min: minutes on one H200, one run at a time, estimated from the measured step of ResNet18 and operation"
-        f" counts; four small runs at a time (--engine packed) take {PACKED:g} of it. short: trained for fewer epochs"
+        "min: minutes on one H200, one run at a time, estimated from measured steps"
+        f"; three runs at a time (--engine packed) take {PACKED:g} of it. short: trained for fewer epochs"
         " than asked for. The state is that of the runs under OUT and of the records kept in results/runs."
     )
     print(fill(note, shutil.get_terminal_size().columns))

@@ -28,6 +28,9 @@ class Beside:
         self.own = torch.cuda.current_stream(device)
         self.gradients, self.branch = torch.cuda.Stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.pending: deque[tuple[Any, tuple[Tensor, ...]]] = deque()
+        self.kept: list[tuple[Tensor, ...]] = []
+        """What was started from other streams than the run's own reads. Memory of those streams, given back to them,
+        would be used again by work on them that does not wait for the weight gradients."""
 
     def start(self, work: Callable[[], Tensor], *inputs: Tensor) -> Tensor:
         """The result of `work`, which is not there before `join`; `inputs` are the tensors that it reads."""
@@ -36,17 +39,20 @@ class Beside:
         with torch.cuda.stream(self.gradients):
             result = work()
             done = self.gradients.record_event()
+        if current != self.own:
+            self.kept.append(inputs)
+            return result
         self.pending.append((done, inputs))
         if len(self.pending) > LAG:
             done, _ = self.pending.popleft()
-            for stream in (self.own, current):  # either may reuse the memory of the inputs
-                stream.wait_event(done)
+            self.own.wait_event(done)  # from here on it may use the memory of the inputs again
         return result
 
     def join(self) -> None:
         """Have the current stream wait for everything that was started."""
         torch.cuda.current_stream().wait_stream(self.gradients)
         self.pending.clear()
+        self.kept.clear()
 
 
 @contextmanager

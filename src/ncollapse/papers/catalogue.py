@@ -69,6 +69,7 @@ def describe_state(points: list[Point], records: Sequence[RunRecord], data_root:
         length = (
             "" if not coverage.short else " short" if coverage.short == coverage.run else f", {coverage.short} short"
         )
+        length += f", {coverage.longer} longer" if coverage.longer else ""
         return f"partly {coverage.run}/{coverage.total}{length}"
     wanted = data_names(points)
     missing = [name for name in wanted if find_missing_data(name, data_root)]

@@ -19,7 +19,7 @@ from ncollapse.papers.matching import Match, epochs_of
 from ncollapse.runs.record import RunRecord
 
 BOTH_LOSSES = "runs of both losses, equally long, are needed"
-NEAR_ZERO = "ours: the paper plots the curves"
+NEAR_ZERO = "ours"
 
 
 @dataclass(frozen=True)

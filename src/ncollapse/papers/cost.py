@@ -7,65 +7,73 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ncollapse.train import Recipe
 
-STEP_SECONDS = 2.44e-3
-"""One compiled and captured step of ResNet18, batch 128, 32 x 32 pixels, bf16, on one H200: results/benchmarks."""
-SMALLEST_STEP = 0.6e-3
-SEARCH_SECONDS = 0.39
-"""One step of L-BFGS, batch 512, ImageNet's stem: 98 steps took 191 s where five processes shared the GPU (run
-d7ce95b762b7), of which this is a fifth. It waits for the host between the 25 evaluations of its line search."""
-EVALUATION = 0.18
-"""The cost of a measured sample relative to a trained one: 0.20 s for 60 000 and 0.95 s for 50 000; same source."""
-PREPARE_SECONDS = 11.0
-"""Reading the data, compiling and capturing, once for each run; same source."""
-PACKED = 0.82
-"""The time of a run with four at a time on one GPU, relative to one at a time: 2.0 ms for each step; same source."""
+STEP_MS = {
+    "resnet18": 1.97,
+    "resnet50": 6.32,
+    "densenet121": 8.30,
+    "densenet121-small": 3.97,
+    "vit-small": 5.34,
+}
+"""Milliseconds of a captured step, batch 128, 32 x 32 pixels, bf16: results/benchmarks/networks-h200.json, and for
+densenet121-small the same benchmark of an earlier version."""
 GIGA_OPERATIONS = {
     "resnet18": 0.56,
     "resnet32": 0.07,
     "resnet34": 1.16,
-    "resnet50": 1.54,
     "resnet101": 2.52,
-    "densenet121": 2.3,
-    "densenet121-small": 1.07,
     "densenet161": 2.5,
-    "vit-small": 1.4,
     "mlp-1024": 0.008,
     "mlp-2048": 0.027,
     "mlp-small": 0.001,
 }
-"""Multiply-adds of a forward pass at 32 x 32 pixels, in 10^9. For `resnet50` and the small DenseNets, whose steps wait
-for memory and launches, what their measured steps amount to beside ResNet18's."""
+"""Multiply-adds of a forward pass at 32 x 32 pixels, in 10^9, by which a step of ResNet18 is scaled for networks whose
+own was not measured."""
+SMALLEST_MS = 0.6
+SEARCH_SECONDS = 0.39
+"""One step of L-BFGS, batch 512, ImageNet's stem: 98 steps took 191 s where five processes shared the GPU (run
+d7ce95b762b7), of which this is a fifth. It waits for the host between the 25 evaluations of its line search."""
+EVALUATION = 0.18
+"""The cost of a measured sample relative to a trained one: 0.17 s for 60 000, 0.79 s for 50 000 (run 2fa594d259b8)."""
+PREPARE_SECONDS = 5.5
+"""Reading the data and capturing, once for each run; same source."""
+PACKED = 0.96
+"""The time of a run with three at a time on one GPU, relative to one at a time: 428 steps a second and 413."""
 
 
 def scale_of_width(name: str, factor: float) -> float:
-    """How many times the operations of a ResNet grow if the inner channels of its blocks do so `factor` times.
+    """How many times as long a step takes if the inner channels of a ResNet's blocks are so many times as many.
 
-    A bottleneck of p inner and 4p outer channels has 8 p^2 operations that grow linearly, 9 p^2 that grow squared, and
-    on average 1.8 p^2 (projections, the stem) that do not grow. Nearly all of a basic block's grow linearly.
+    A bottleneck's outer channels, whose norms take most of the time, stay as they are: by the measured steps of width
+    0.25 (5.0 ms, run e4e30b9a7290), 1 and 2 (9.65 ms). Nearly all of a basic block grows with its width.
 
-    >>> scale_of_width("resnet50", 1.0), scale_of_width("resnet18", 2.0)
+    >>> round(scale_of_width("resnet50", 1.0), 2), scale_of_width("resnet18", 2.0)
     (1.0, 2.0)
     """
-    return (1.8 + 8 * factor + 9 * factor**2) / 18.8 if name in ("resnet50", "resnet101") else factor
+    return 0.766 + 0.087 * factor + 0.147 * factor**2 if name in ("resnet50", "resnet101") else factor
 
 
-def estimate_minutes(recipe: Recipe) -> float:
-    """GPU minutes of one run on an H200: the measured step of ResNet18, scaled by operations; an estimate."""
-    from ncollapse.data.catalogue import INFO
-    from ncollapse.train.theory import count_samples
-
-    name = recipe.model.name
+def estimate_step(name: str) -> float:
+    """Milliseconds of a step of a network, batch 128, 32 x 32 pixels, by its own name or that of a wide one."""
     width = 1.0
     if name.startswith("wide-"):
         name, _, factor = name.removeprefix("wide-").partition("-")
         width = scale_of_width(name, float(factor or 1))
+    small = STEP_MS["resnet18"] * GIGA_OPERATIONS.get(name, 0.56) / GIGA_OPERATIONS["resnet18"]
+    return width * STEP_MS.get(name, small)
+
+
+def estimate_minutes(recipe: Recipe) -> float:
+    """GPU minutes of one run on an H200, by the measured step of its network; an estimate."""
+    from ncollapse.data.catalogue import INFO
+    from ncollapse.train.theory import count_samples
+
     size = recipe.data.image_size or (84 if recipe.data.name == "mini-imagenet" else 32)
     area = (size / 32) ** 2 / (16 if recipe.model.stem == "imagenet" else 1)
-    operations = GIGA_OPERATIONS.get(name, 0.56) * width * area / GIGA_OPERATIONS["resnet18"]
+    whole = estimate_step(recipe.model.name) * area / 1e3
     info = INFO[recipe.data.name]
     samples = count_samples(recipe.data) or info.train
     batch = recipe.optim.batch_size
-    step = max(SMALLEST_STEP, STEP_SECONDS * operations * batch / 128)
+    step = max(SMALLEST_MS / 1e3, whole * batch / 128)
     epoch = samples / batch * (max(SEARCH_SECONDS, 25 * step) if recipe.optim.name == "lbfgs" else step)
-    measure = EVALUATION * (samples + info.test) / 128 * STEP_SECONDS * operations / recipe.measure_every
+    measure = EVALUATION * (samples + info.test) / 128 * whole / recipe.measure_every
     return (PREPARE_SECONDS + recipe.optim.epochs * (epoch + measure)) / 60

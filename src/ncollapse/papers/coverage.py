@@ -14,7 +14,7 @@ class Coverage:
     """Of `total` runs that an experiment asks for (one seed each), `run` are finished, with `seeds` runs in all.
 
     `short` of them trained for fewer epochs than the experiment asks for, and `trial` of those for so few that they
-    decide no verdict; `lengths` are pairs (ours, asked for).
+    decide no verdict; `lengths` are pairs (ours, asked for). `longer` of them trained for more epochs than asked for.
     """
 
     total: int
@@ -23,11 +23,12 @@ class Coverage:
     short: int = 0
     lengths: tuple[tuple[int, int], ...] = ()
     trial: int = 0
+    longer: int = 0
 
     @property
     def complete(self) -> bool:
-        """Whether every run is finished at full length."""
-        return self.run == self.total and not self.short
+        """Whether every run is finished at the length asked for."""
+        return self.run == self.total and not self.short and not self.longer
 
     @property
     def only_trials(self) -> bool:
@@ -66,6 +67,8 @@ class Coverage:
             parts.append(f"{self.seeds} with all seeds")
         if self.short:
             parts.append(f"{'' if self.short == self.run else f'{self.short} '}at {self.epochs}")
+        if self.longer:
+            parts.append(f"{self.longer} trained for longer than asked for")
         if self.trial and not self.only_trials:
             parts.append(f"{self.trial} of them too short to judge")
         return ", ".join(parts)
@@ -81,6 +84,8 @@ class Coverage:
         'tried only, at 2 of 200 epochs'
         >>> Coverage(3, 3, 3, 3, ((2, 200), (50, 200)), 1).qualify("reproduced")
         'reproduced at 50 of 200 epochs'
+        >>> Coverage(2, 2, 2, longer=2).qualify("reproduced")
+        'reproduced, runs longer than asked for'
         """
         if verdict == "not run":
             return verdict
@@ -88,6 +93,8 @@ class Coverage:
             return f"tried only, at {self.epochs}"
         if self.short > self.trial:
             verdict += f"{'' if self.short == self.run else ', some runs'} at {self.deciding_epochs}"
+        if self.longer:
+            verdict += f", {'some runs' if self.longer < self.run else 'runs'} longer than asked for"
         if verdict.startswith(("partly run", "not judged")):
             return verdict
         return verdict if self.run == self.total else f"{verdict}, as far as run"
@@ -105,4 +112,5 @@ def measure_coverage(matches: Sequence[Match]) -> Coverage:
         short=len(short),
         lengths=tuple(lengths),
         trial=sum(found.is_trial for found in run),
+        longer=sum(found.is_longer for found in run),
     )

@@ -83,9 +83,10 @@ class Line:
 
     @property
     def epoch_words(self) -> str:
-        """How long our runs were, and how long the experiment asks for if that is longer: "20 of 100"."""
+        """How long our runs were, and how long the experiment asks for if that is another length: "20 of 100"."""
         said = "/".join(map(str, self.epochs))
-        return f"{said} of {self.asked}" if self.short else said
+        longer = bool(self.asked and self.epochs and max(self.epochs) > self.asked)
+        return f"{said} of {self.asked}" if self.short else f"{said} instead of {self.asked}" if longer else said
 
     @property
     def deviation(self) -> float | None:

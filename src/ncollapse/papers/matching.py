@@ -37,6 +37,11 @@ class Match:
         return self.epochs < self.asked_epochs
 
     @property
+    def is_longer(self) -> bool:
+        """Whether the runs trained for more epochs than asked for."""
+        return self.epochs > self.asked_epochs
+
+    @property
     def is_trial(self) -> bool:
         """Whether they are too short to decide a verdict."""
         return is_trial(self.epochs, self.asked_epochs)
@@ -52,8 +57,9 @@ def is_trial(epochs: int, asked: int) -> bool:
 
 
 def match(points: Sequence[Point], records: Iterable[RunRecord]) -> list[Match]:
-    """The points, each once whatever its seed, with their longest finished runs, one for each seed.
+    """The points, each once whatever its seed, with their finished runs of one length, one for each seed.
 
+    The length is the one asked for, if there are such runs; else the next longer one; else the longest shorter one.
     If one of them follows the schedule with the lag asked for, only those count. Of several runs of one seed, the one
     in the precision asked for counts, and then the one measured most often. If the grid itself varies the length, a run
     belongs to the point of the nearest length.
@@ -89,8 +95,9 @@ def lag_of(record: RunRecord) -> int:
 
 
 def _choose(point: Point, records: Sequence[RunRecord]) -> tuple[RunRecord, ...]:
-    longest = max(map(epochs_of, records), default=0)
-    chosen = [r for r in records if epochs_of(r) == longest]
+    asked = point.recipe.optim.epochs
+    length = max(map(epochs_of, records), key=lambda epochs: (min(epochs, asked), -epochs), default=0)
+    chosen = [r for r in records if epochs_of(r) == length]
     chosen = [r for r in chosen if lag_of(r) == point.recipe.schedule.lag] or chosen
     wanted = point.recipe.precision
     best: dict[int | None, RunRecord] = {}

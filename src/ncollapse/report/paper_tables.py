@@ -83,11 +83,14 @@ def tabulate_shape(lines: Sequence[Line]) -> Table | None:
             if set(AGAINST) <= set(losses):
                 row.append(_gain_cell(*(found.get((field, loss)) for loss in AGAINST)))
         body.append(tuple(row))
+    printed = any(line.published is not None for line in lines if line.values)
+    said = f"Ours, the mean over seeds{', above the published number' if printed else ''}."
+    if set(AGAINST) <= set(losses):
+        said += " The gain is BCE minus CE, in points for rates."
     return Table(
         "shape",
         "As the paper lays it out",
-        "Ours, the mean over seeds, above the published number. The gain is BCE minus CE, in points for rates."
-        + explain_symbols(fields),
+        said + explain_symbols(fields),
         tuple(columns),
         tuple(body),
     )

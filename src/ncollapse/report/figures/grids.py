@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,11 +38,12 @@ def draw_grids(variants: Sequence[Variant]) -> list[Figure]:
     groups = group_cells(variants)
     if not groups:
         return []
+    models, lengths = find_axes(groups)
     figures = []
     for name, (key, title, source) in MEASURES.items():
         panels, notes = [], []
         for group, cells in list(groups.items())[:MOST_PANELS]:
-            panels.append(_panel(group, list(groups), cells, name, key))
+            panels.append(_panel(name_panel(group, list(groups)), (models[group], lengths[group]), cells, name, key))
         several = sum(len(found) > 1 for cells in groups.values() for found in cells.values())
         if several:
             notes.append(
@@ -51,7 +52,7 @@ def draw_grids(variants: Sequence[Variant]) -> list[Figure]:
             )
         if len(groups) > MOST_PANELS:
             notes.append(f"The first {MOST_PANELS} of {len(groups)} grids are shown.")
-        tall = max(len({cell.epochs for cell in cells}) for cells in groups.values())
+        tall = max(len(rows) for rows in lengths.values())
         bar: Spec = {"thickness": 10, "outlinewidth": 0, "x": 1.01}
         bar |= {"tickformat": ".1%", "nticks": 6} if name == "accuracy" else mark_powers(panels)
         spec = build(
@@ -77,9 +78,11 @@ def draw_grids(variants: Sequence[Variant]) -> list[Figure]:
 
 
 def group_cells(variants: Sequence[Variant]) -> dict[tuple[str, ...], dict[Cell, list[Variant]]]:
-    """The finished variants by panel (loss, data, family, optimiser) and cell; panels with one row or column stay out.
+    """The finished variants by panel (loss, data, family, optimiser) and cell.
 
-    Variants of one panel, network and length that differ in other settings share a cell and are listed together.
+    Losses trained on the same data with the same family and optimiser make one grid each, of the same rows and columns;
+    where these are one row or one column, they stay out. Variants of one panel, network and length that differ in other
+    settings share a cell and are listed together.
     """
     panels: dict[tuple[str, ...], dict[Cell, list[Variant]]] = {}
     for variant in (v for v in variants if v.finished):
@@ -87,11 +90,22 @@ def group_cells(variants: Sequence[Variant]) -> dict[tuple[str, ...], dict[Cell,
         if cell.epochs:
             cells = panels.setdefault(cell[:4], {})
             cells.setdefault(cell, []).append(variant)
-    return {
-        group: cells
-        for group, cells in panels.items()
-        if len({c.model for c in cells}) > 1 and len({c.epochs for c in cells}) > 1
-    }
+    models, lengths = find_axes(panels)
+    return {group: cells for group, cells in panels.items() if min(len(models[group]), len(lengths[group])) > 1}
+
+
+Axes = dict[tuple[str, ...], list[Any]]
+
+
+def find_axes(panels: Mapping[tuple[str, ...], Iterable[Cell]]) -> tuple[Axes, Axes]:
+    """For each panel its networks and its training lengths: those of all losses that are compared with its own."""
+    models: Axes = {}
+    lengths: Axes = {}
+    for group in panels:
+        beside = [cell for other, cells in panels.items() if other[1:] == group[1:] for cell in cells]
+        models[group] = sorted({cell.model for cell in beside}, key=_width)
+        lengths[group] = sorted({cell.epochs for cell in beside})
+    return models, lengths
 
 
 def locate(variant: Variant) -> Cell:
@@ -104,10 +118,9 @@ def locate(variant: Variant) -> Cell:
 
 
 def _panel(
-    group: tuple[str, ...], groups: Sequence[tuple[str, ...]], cells: dict[Cell, list[Variant]], name: str, key: str
+    title: str, axes: tuple[list[str], list[int]], cells: dict[Cell, list[Variant]], name: str, key: str
 ) -> Panel:
-    models = sorted({c.model for c in cells}, key=_width)
-    lengths = sorted({c.epochs for c in cells})
+    models, lengths = axes
     table = np.full((len(lengths), len(models)), np.nan)
     about = np.full(table.shape, "", dtype=object)
     for cell, members in cells.items():
@@ -132,9 +145,7 @@ def _panel(
         "hovertemplate": "%{x}, %{y} epochs: %{text}%{customdata}<extra></extra>",
     }
     axis = {"type": "category", "ticks": "", "showline": False}
-    return Panel(
-        name_panel(group, groups), [trace], axis, {"type": "category", "title": {"text": "epochs", "standoff": 2}}
-    )
+    return Panel(title, [trace], axis, {"type": "category", "title": {"text": "epochs", "standoff": 2}})
 
 
 def mark_powers(panels: Sequence[Panel]) -> Spec:
