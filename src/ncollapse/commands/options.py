@@ -16,7 +16,8 @@ NONE = "none"
 
 def parse_args(kind: type[T], argv: Sequence[str], verb: str, *, pairs: bool = False, **options: Any) -> T:
     """Parse the options of `ncollapse VERB` into a dataclass; `pairs` also makes a --no-X for every flag --X."""
-    config = () if pairs else (tyro.conf.FlagCreatePairsOff,)
+    quick = tyro.conf.HelptextFromCommentsOff  # our help texts are docstrings
+    config = (quick,) if pairs else (quick, tyro.conf.FlagCreatePairsOff)
     with make_registry():
         parsed: T = tyro.cli(kind, args=argv, prog=f"ncollapse {verb}", config=config, **options)
     return parsed

@@ -12,5 +12,7 @@ def call_operator(operator: Any, x: Tensor, *args: Any) -> Any:
     The first call of an operator imports torch._dynamo, which takes one to two seconds. Only compiled code and tensors
     that are not plain ones on a GPU need the operator. Nothing may need a derivative of it.
     """
-    direct = type(x) is Tensor and x.is_cuda and not torch.compiler.is_compiling()
+    if torch.compiler.is_compiling():  # asked first: of what follows, older compilers know nothing
+        return operator(x, *args)
+    direct = type(x) is Tensor and x.is_cuda
     return getattr(operator, "_init_fn", operator)(x, *args) if direct else operator(x, *args)
