@@ -97,14 +97,21 @@ def test_a_float32_convolution_is_torchs_own():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "densenet121-small"])
-def test_captured_training_is_the_same(name, monkeypatch):
-    """Bit by bit, with kernels that are deterministic: a stream that does not wait for another would show."""
+@pytest.mark.parametrize("crowded", [False, True])
+def test_captured_training_is_the_same(name, crowded, monkeypatch):
+    """Bit by bit, with kernels that are deterministic: a stream that does not wait for another would show.
+
+    It shows where the weight gradients are late, as on a GPU that is crowded with the work of others, and where their
+    inputs are small enough to share pieces of memory with sums: with small batches.
+    """
     device = torch.device("cuda")
     torch.manual_seed(0)
+    samples = 32 if crowded else 64
     first = create(name, 10).to(device).to(memory_format=torch.channels_last).train()
-    x = torch.randn(64, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
-    y = torch.arange(64, device=device) % 10
-    found = []
+    x = torch.randn(samples, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
+    y = torch.arange(samples, device=device) % 10
+    others, matrix = torch.cuda.Stream(device, priority=-2), torch.randn(4096, 4096, device=device).bfloat16()
+    product, found = torch.empty_like(matrix), []
     for beside in (True, False):
         if not beside:
             monkeypatch.setattr(casting.CastFeatures, "find_beside", lambda self, x: None)
@@ -117,7 +124,11 @@ def test_captured_training_is_the_same(name, monkeypatch):
                 objective, optimiser.make(spec, model), spec, Tally(device), [(x, y)], torch.cuda.graph_pool_handle()
             )
             for _ in range(10):
-                step(x, y, 64)
+                if crowded:
+                    with torch.cuda.stream(others):
+                        for _ in range(20):
+                            torch.mm(matrix, matrix, out=product)
+                step(x, y, samples)
         found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert found[0].isfinite().all()
     assert torch.equal(*found)
