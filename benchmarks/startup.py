@@ -20,7 +20,7 @@ from pathlib import Path
 
 PARTS = {
     "ncollapse.commands.train": ("parse", "run", "_print_summary"),
-    "ncollapse.train.loop": ("join", "require_data_files", "describe_run", "prepare", "extract_splits", "_finish"),
+    "ncollapse.train.loop": ("join", "require_data_files", "describe_run", "prepare", "extract_splits", "finish"),
     "ncollapse.train.setup": ("load_splits", "make_loaders", "build_model", "verify_kernels", "verify_last_layer"),
     "ncollapse.train.capture": ("_capture",),
     "ncollapse.train.step": ("GraphStep",),
