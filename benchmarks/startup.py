@@ -4,7 +4,9 @@
 
 The arguments are those of `ncollapse train`. The command runs in a process of its own, from prompt to prompt. Each line
 is one part of it: when it began, how long it took and in which thread. Parts may contain others. Run it twice: the
-first run reads libraries from the disk, compiles kernels and compares them.
+first run reads libraries from the disk, compiles kernels and compares them. A line says so if Python finds no bytecode
+of torch: compiling its sources takes seconds in every process (pip compiles them at installation, other installers may
+not, and PYTHONDONTWRITEBYTECODE keeps Python from doing it).
 """
 
 import atexit
@@ -101,6 +103,9 @@ def trace_command(args: list[str]) -> int:
     cli.import_module = import_command  # type: ignore[assignment]
     rows.append(("Python is there", "MainThread", time.time(), 0.0))
     code = cli.main()
+    torch = sys.modules.get("torch")
+    if torch is not None and not os.path.exists(str(torch.__cached__)):
+        rows.append(("torch was compiled from its sources: this installation has no bytecode", "", time.time(), 0.0))
     atexit.register(lambda: Path(os.environ["NCOLLAPSE_TIMELINE"]).write_text(json.dumps(rows)))
     return code
 

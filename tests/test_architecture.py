@@ -178,3 +178,16 @@ def test_every_name_and_part_is_there():
     code = "import ncollapse as nc; [getattr(nc, name) for name in dir(nc)]; nc.metrics.measure is nc.measure or 1 / 0"
     modules_after(code)
     assert {*ncollapse.__all__, "frames", "heads", "losses", "metrics"} <= set(dir(ncollapse))
+
+
+def test_training_imports_only_what_every_run_needs():
+    """What follows comes later, with the runs that need it, or not at all."""
+    code = "import sys, ncollapse.commands.train; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    later = {"scipy", "sklearn", "plotly", "jinja2", "torchmetrics", "triton", "pandas", "rich", "matplotlib"}
+    assert later & set(done.stdout.split()) == set()
+    code = (
+        "import sys, ncollapse.commands.train; print('torch._dynamo' in sys.modules, 'ncollapse.report' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from scipy.special import expit, log_expit, xlog1py, xlogy
 from torch import Tensor
 
 from ncollapse.losses.base import Loss, register
@@ -28,6 +27,7 @@ from ncollapse.losses.inputs import (
 )
 from ncollapse.losses.log_sigmoid import log_sigmoid_and_slope
 from ncollapse.losses.softmax import sigmoid
+from ncollapse.losses.special import expit, log_expit, xlog1py, xlogy
 
 Array = NDArray[np.float64]
 FAR = 1e18  # stands for an infinite logit, so that signs can still be compared

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from scipy.special import log_expit, xlog1py, xlogy
 from torch import Tensor
 
 from ncollapse.losses.base import Loss, register
@@ -26,6 +25,7 @@ from ncollapse.losses.inputs import (
 )
 from ncollapse.losses.log_sigmoid import log_sigmoid_and_slope
 from ncollapse.losses.softmax import group_leads, lead_of, log_probabilities, sigmoid
+from ncollapse.losses.special import log_expit, xlog1py, xlogy
 
 Array = NDArray[np.float64]
 Weight = Tensor | Sequence[float] | None

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from scipy.special import log_expit
 from torch import Tensor
 
 from ncollapse.losses.base import Loss, register
@@ -19,6 +18,7 @@ from ncollapse.losses.forms import ContrastiveForm, ConvexForm, Transition
 from ncollapse.losses.inputs import check_gamma, check_weight, is_index, read_logits, reduce
 from ncollapse.losses.rootfinding import find_root
 from ncollapse.losses.softmax import group_leads, lead_of, log_probabilities
+from ncollapse.losses.special import log_expit
 
 Array = NDArray[np.float64]
 

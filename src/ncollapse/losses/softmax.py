@@ -6,8 +6,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from scipy.special import expit
 from torch import Tensor
+
+from ncollapse.losses.special import expit
 
 Array = NDArray[np.float64]
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc
+
+from ncollapse.losses.special import betainc
 
 Array = NDArray[np.float64]
 FINE = 4096  # cells into which the continuous law of mixup is divided before it is summarised by levels
