@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ncollapse.train import pace
+from ncollapse.train import loop, pace, recipes
 
 
 class Clock:
@@ -67,3 +67,21 @@ def test_the_steps_before_are_done():
         done.append(event)
         keep_pace()
         assert all(earlier.query() for earlier in done[: -pace.AHEAD])
+
+
+def test_every_step_of_a_run_keeps_pace(tmp_path, monkeypatch):
+    calls = []
+
+    class Counted:
+        def __init__(self, device):
+            assert device.type == "cpu"
+
+        def __call__(self):
+            calls.append(1)
+
+    monkeypatch.setattr(loop, "Pace", Counted)
+    recipe = recipes.get("digits").with_epochs(2)
+    summary = loop.run(recipe, tmp_path, device="cpu")
+    assert summary["status"] == "finished"
+    steps = -(-summary["train"]["num_samples"] // recipe.optim.batch_size)
+    assert len(calls) == 2 * steps
