@@ -12,8 +12,8 @@ from ncollapse.train.backend import use_stream
 
 T = TypeVar("T")
 PRIORITY = -2
-"""Above that of the runs' own streams, -1. Below it, each of a hundred short kernels waits for its turn between those
-of training: measuring CIFAR-10 beside a ResNet18 took 1.0 s on an H200, longer than the epoch, and 0.23 s alone."""
+"""Above that of the runs' own streams, -1: of its hundred short kernels each is waited for. Measuring CIFAR-10 beside a
+ResNet18 takes 0.74 s of the epoch's 0.96 on an H200, and 0.21 s alone."""
 
 
 class Background:
