@@ -145,24 +145,20 @@ def tabulate(outcomes: Iterable[Outcome]) -> list[str]:
     rows = ["| entry | what | verdict | in numbers |", "| --- | --- | --- | --- |"]
     for outcome in outcomes:
         experiment, detail = outcome.experiment, outcome.detail
-        points = experiment.grid()
-        took = f"about {say_minutes(sum(estimate_minutes(point.recipe) for point in points))} of one H200"
         if outcome.verdict == "not run":
+            points = experiment.grid()
             needed = join([*data_names(points), *filter(None, [experiment.missing])])
-            detail = f"{count(len(points), 'run')}; needs {needed}; {took} in all"
+            detail = f"{count(len(points), 'run')}; needs {needed}; {say_cost(experiment)} in all"
         elif outcome.coverage.only_trials:
-            detail += f"; all runs at full length would take {took}"
+            detail += f"; all runs at full length would take {say_cost(experiment)}"
         rows.append(f"| {experiment.id} | {experiment.title} | {outcome.verdict} | {detail} |")
     return rows
 
 
-def say_minutes(minutes: float) -> str:
-    """A time to the nearest minute, or from two hours on to the nearest hour.
-
-    >>> say_minutes(17.2), say_minutes(119.0), say_minutes(221.0)
-    ('17 minutes', '119 minutes', '4 hours')
-    """
-    return f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+def say_cost(experiment: Experiment) -> str:
+    """About how long all runs take, to the nearest minute, or from two hours on to the nearest hour."""
+    minutes = sum(estimate_minutes(point.recipe) for point in experiment.grid())
+    return f"about {f'{minutes:.0f} minutes' if minutes < 120 else f'{minutes / 60:.0f} hours'} of one H200"
 
 
 def tabulate_papers(outcomes: Iterable[Outcome]) -> list[str]:

@@ -21,3 +21,10 @@ def run(seed=0, epochs=10, history=(), **final):
 def curve(*values):
     """A history in which every NC metric takes these values."""
     return [{"epoch": e, "train": dict.fromkeys(("nc1", "nc2", "nc3"), v)} for e, v in enumerate(values, 1)]
+
+
+def record(point, path, **train):
+    """A finished run of a point whose summary says `train`; numbers stand for means with spread 0.01."""
+    fields = {k: v if k in ("weight_energy", "nc1", "accuracy") else {"mean": v, "std": 0.01} for k, v in train.items()}
+    summary = {"status": "finished", "train": fields, "test": {}}
+    return RunRecord(path, str(path), point.recipe.to_dict(), {}, [], summary, "finished")

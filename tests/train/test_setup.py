@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ncollapse.train import recipes, setup
-from ncollapse.train.build import begin
+from ncollapse.train.background import begin
 from ncollapse.train.distributed import World
 
 

@@ -120,6 +120,8 @@ def parse_selections(args: Args) -> list[Selection]:
     options: dict[str, Any] = {"only": args.only, "seeds": args.seeds, "epochs": args.epochs}
     options |= {"measure_every": args.measure_every, "precision": args.precision}
     selections = [select_runs(word, **options) for word in args.experiments]
+    if all(selection.measured for selection in selections):
+        return selections
     finished = find_finished(args.out)
     return [selection if selection.measured else use_finished(selection, finished) for selection in selections]
 

@@ -38,6 +38,14 @@ class ClassStatistics:
         self.dim = dim
         self.state = make_state(num_classes, dim, device)
 
+    @classmethod
+    def of(cls, state: dict[str, Tensor]) -> ClassStatistics:
+        """The statistics that have this state."""
+        made = cls.__new__(cls)
+        made.num_classes, made.dim = state["means"].shape
+        made.state = state
+        return made
+
     def update(self, features: Tensor | np.ndarray[Any, Any], labels: Any) -> ClassStatistics:
         """Add a batch: features [B, d], integer labels [B]; returns itself."""
         check_features(features)
@@ -97,12 +105,8 @@ class ClassStatistics:
 
     def at_site(self) -> ClassStatistics:
         """These statistics where work on class means of their size is done: of few classes, on the host."""
-        names, tensors = zip(*self.state.items())
-        found = ClassStatistics.__new__(ClassStatistics)
-        found.num_classes, found.dim = self.num_classes, self.dim
         site = choose_site(self.state["means"].device, self.num_classes, self.dim)
-        found.state = dict(zip(names, copy_together(tensors, site)))
-        return found
+        return ClassStatistics.of(dict(zip(self.state, copy_together(list(self.state.values()), site))))
 
     def moments(self, *, strict: bool = False, min_count: int = 1) -> tuple[Moments, Presence]:
         """What the collapse metrics take: moments of the classes with samples, and which these are.

@@ -189,10 +189,7 @@ class NeuralCollapse(Metric):
         return made
 
     def _view_statistics(self) -> ClassStatistics:
-        made = ClassStatistics.__new__(ClassStatistics)
-        made.num_classes, made.dim = self.num_classes, self.dim
-        made.state = _unpack(self.statistics, self.num_classes, self.dim)
-        return made
+        return ClassStatistics.of(_unpack(self.statistics, self.num_classes, self.dim))
 
     def compute(
         self, head: HeadLike | None = None, fields: str | Iterable[str] | None = None, min_count: int = 1

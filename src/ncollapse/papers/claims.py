@@ -16,6 +16,7 @@ from ncollapse.compare.variants import name_loss, name_optimiser
 from ncollapse.grammar import count
 from ncollapse.papers.experiment import Experiment
 from ncollapse.papers.matching import Match, epochs_of
+from ncollapse.papers.standard_error import error_of_difference
 from ncollapse.runs.record import RunRecord
 
 BOTH_LOSSES = "runs of both losses, equally long, are needed"
@@ -178,21 +179,11 @@ def higher_under_bce(runs: Runs, field: str, what: str, *, mostly: bool = False)
         return Claim(text, None, BOTH_LOSSES)
     raised = sum(gain > 0 for gain in gains)
     detail = ", ".join(f"{gain:+.2f}" for gain in gains) + " points"
-    unsure = sum(abs(gain) < 300 * standard_error(*pair, field) for gain, pair in zip(gains, pairs))
+    unsure = sum(abs(gain) < 300 * error_of_difference(*pair, field) for gain, pair in zip(gains, pairs))
     detail += f", {unsure} of them less than three standard errors" if unsure else ""
     if mostly and len(gains) < 3:
         return Claim(text, None, f"{detail}; three pairs of runs are needed")
     return Claim(text, raised > len(gains) / 2 if mostly else raised == len(gains), detail)
-
-
-def standard_error(ce: RunRecord, bce: RunRecord, field: str) -> float:
-    """The standard error of the difference of two accuracies from the number of samples; 0 for other fields."""
-    part, _, name = field.rpartition(".")
-    if not name.endswith("accuracy"):
-        return 0.0
-    rates = [(record.final(field), record.final(f"{part}.num_samples")) for record in (ce, bce)]
-    variances = [rate * (1 - rate) / samples for rate, samples in rates if samples > 0]
-    return math.sqrt(max(sum(variances), 0.0))
 
 
 def separates_scores(runs: Runs, *, mostly: bool = False) -> Claim:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable
 
 from ncollapse.papers.judge import JUDGED, Line, tolerance
+from ncollapse.papers.standard_error import error_of_rate
 
 SEEDS = 3
 """From so many seeds on, three standard deviations over them are in the tolerance itself."""
@@ -33,5 +33,5 @@ def measure_reach(line: Line) -> float:
     part, _, name = line.field.rpartition(".")
     if name.endswith("accuracy") and line.ours is not None:
         samples = TEST_SAMPLES if part != "train" else TRAIN_SAMPLES.get(str(line.keys.get("data")), 50_000)
-        return 3 * math.sqrt(max(line.ours * (1 - line.ours), 0.0) / samples)
+        return 3 * error_of_rate(line.ours, samples)
     return MARGIN * tolerance(line)

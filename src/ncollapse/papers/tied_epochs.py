@@ -6,8 +6,7 @@ error of the test set are the same for all that is known, and with another seed 
 
 from __future__ import annotations
 
-import math
-
+from ncollapse.papers.standard_error import error_of_rate
 from ncollapse.runs.record import RunRecord
 
 Range = tuple[float, float]
@@ -20,7 +19,7 @@ def find_tied_epochs(record: RunRecord) -> set[int]:
     if not epochs or not samples > 0:
         return set()
     best = max(accuracies)
-    error = math.sqrt(best * (1 - best) / samples)
+    error = error_of_rate(best, samples)
     return {epoch for epoch, accuracy in zip(epochs, accuracies) if accuracy >= best - error}
 
 

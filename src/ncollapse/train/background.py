@@ -1,7 +1,8 @@
-"""Work beside the training of a GPU: what is measured and written of an epoch while the next one trains."""
+"""Work in threads beside a GPU: data are read while it is prepared, an epoch is measured while the next one trains."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -66,3 +67,21 @@ class Background:
     def __exit__(self, *error: object) -> None:
         if self._thread is not None:
             self._thread.shutdown(wait=True)
+
+
+def begin(work: Callable[[], T]) -> Future[T]:
+    """Do some work in a thread of its own, which does not keep the process from ending.
+
+    >>> begin(lambda: 2 + 3).result()
+    5
+    """
+    done: Future[T] = Future()
+
+    def carry_out() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=carry_out, name="begun", daemon=True).start()
+    return done

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -23,7 +22,6 @@ from ncollapse.train.evaluate import Batches, split_evenly
 from ncollapse.train.recipe import Recipe
 
 Samples = data.Dataset | data.FolderDataset
-T = TypeVar("T")
 HELD_OUT = 0.2
 _seeding = threading.Lock()
 
@@ -51,24 +49,6 @@ def load_splits(recipe: Recipe, root: str | Path | None) -> dict[str, Samples]:
     if spec.random_labels:
         train = data.random_labels(train, seed=spec.seed)
     return {"train": train, **splits}
-
-
-def begin(work: Callable[[], T]) -> Future[T]:
-    """Do some work in a thread of its own, which does not keep the process from ending.
-
-    >>> begin(lambda: 2 + 3).result()
-    5
-    """
-    done: Future[T] = Future()
-
-    def carry_out() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=carry_out, name="begun", daemon=True).start()
-    return done
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from ncollapse.models import Network
 from ncollapse.runs.folder import RunFolder
 from ncollapse.theory import Problem
 from ncollapse.train import optimiser
-from ncollapse.train.build import Loaders, Samples, begin, build_model, load_splits, make_loaders
+from ncollapse.train.background import begin
+from ncollapse.train.build import Loaders, Samples, build_model, load_splits, make_loaders
 from ncollapse.train.casting import CastFeatures
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor
