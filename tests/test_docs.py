@@ -70,6 +70,18 @@ def test_steps_are_those_of_the_record():
             assert cell == f"{value:.{digits}f}"
 
 
+def test_kernels_that_were_tried_are_told_as_measured():
+    record = json.loads((ROOT / "results/benchmarks/tried-h200.json").read_text())
+    inside, small = (record[key] for key in record if "norm" in key)
+    names = {"resnet18": "ResNet18", "resnet50": "ResNet50", "densenet121": "DenseNet121"}
+    text = " ".join((ROOT / "docs/recipes.md").read_text().split())
+    for network, row in inside.items():
+        assert f"{names[network]} {row['tried']:.2f}" in text
+        assert f" instead of {row['kept']:.2f}" in text
+    for network, row in small.items():
+        assert f"{names[network]} {100 * (row['tried'] / row['kept'] - 1):+.0f} %" in text
+
+
 def test_sweeps(monkeypatch):
     known = inspect.signature(sweep.sweep)
     monkeypatch.setattr(sweep, "sweep", lambda *given, **named: known.bind(*given, **named).arguments)
