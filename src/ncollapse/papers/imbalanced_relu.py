@@ -18,9 +18,9 @@ OPTIMISER_NOTES = (
     "The paper says SGD, at a rate of 1e-4 or 5e-5. Taken literally, without momentum, that cannot fit the data in 4000"
     " epochs: the MLP at ten times the rate for a tenth of the epochs, which is the same distance, ended at a training"
     " accuracy of 47 % (run 971c085668ec). With a momentum of 0.9 the MLP of width 1024 fits every sample from epoch"
-    " 440 on, but the rate is divided by ten at epoch 2000, before the network has collapsed: NC2 is 0.64 there and 0.63 at"
-    " epoch 4000 (run 5e711ececa3a). Adam at the printed rate fits and collapses, and the same authors' public code for"
-    " a sister paper, on deep linear networks, trains such an MLP with it. The grid has all three, judged apart.",
+    " 440 on, but the rate is divided by ten at epoch 2000, before the network has collapsed: NC2 is 0.64 there and"
+    " 0.63 at epoch 4000 (run 5e711ececa3a). Adam at the printed rate fits and collapses, and the same authors' public"
+    " code for a sister paper, on deep linear networks, trains such an MLP with it. The grid has all three, judged apart.",
 )
 
 
