@@ -273,3 +273,10 @@ def test_the_first_epochs_are_those_there_are_and_lists_read_well(tmp_path):
         (path / "history.jsonl").write_text("\n".join(map(json.dumps, rows)))
     _, bce = compare_runs(read_runs(tmp_path))
     assert "on average over epochs 1 to 3, NC1, NC2 and NC3 not distinguishable." in bce.sentence
+
+
+def test_momentum_is_named_where_the_optimiser_has_it(tmp_path):
+    for name, momentum in (("sgd", 0.0), ("sgd", 0.9), ("adam", 0.0)):
+        write_run(tmp_path, {"optim.name": name, "optim.momentum": momentum})
+    labels = [variant.label for variant in group_runs(read_runs(tmp_path))]
+    assert labels == ["CE · Adam", "CE · SGD · momentum 0", "CE · SGD · momentum 0.9"]

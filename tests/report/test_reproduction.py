@@ -154,7 +154,7 @@ def test_curves_are_those_the_paper_shows_and_told_apart(records):
 def test_the_class_means_are_drawn_where_they_are_to_be_orthogonal(records):
     experiment, lines, _, found = lay_out("imbalanced-relu/figure-3", records)
     traces, run = draw_means(experiment, found).spec["data"], [line for line in lines if line.values]
-    assert len(traces) == 3 * len(run) == 6
+    assert len(traces) == 3 * len(run) == 9
     sizes = []
     for measured, ideal, apart in zip(traces[::3], traces[1::3], traces[2::3]):
         cosines = np.array(measured["z"], dtype=float)

@@ -18,6 +18,7 @@ PRIORITY = (
     "data.name",
     "model.name",
     "optim.name",
+    "optim.momentum",
     "optim.batch_size",
     "optim.epochs",
     "decays.bias",
@@ -132,7 +133,7 @@ def group_runs(records: Sequence[RunRecord]) -> list[Variant]:
         own = flat[id(group[0])]
         loss = str(own.get("loss.name"))
         names = [*params[loss], *between]
-        settings = {key: own[key] for key in names if key in own}
+        settings = {key: own[key] for key in names if key in own and _matters(key, own)}
         label = " · ".join([named[loss], *(phrase(key, value) for key, value in settings.items())])
         context = contexts[settings_key(own)]
         ordered = sorted(group, key=lambda r: (r.seed is None, r.seed or 0, r.run_id))
@@ -140,6 +141,11 @@ def group_runs(records: Sequence[RunRecord]) -> list[Variant]:
         key = place, [_sortable(own.get(name)) for name in names]
         variants.append((key, Variant(label, loss, settings, context, tuple(ordered))))
     return [variant for _, variant in sorted(variants, key=lambda pair: pair[0])]
+
+
+def _matters(key: str, settings: dict[str, Any]) -> bool:
+    """Whether a setting changes anything: momentum is SGD's alone."""
+    return key != "optim.momentum" or settings.get("optim.name") == "sgd"
 
 
 def gather_copies(records: Sequence[RunRecord]) -> list[list[RunRecord]]:

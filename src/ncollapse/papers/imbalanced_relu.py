@@ -20,15 +20,16 @@ OPTIMISER_NOTES = (
     " accuracy of 47 % (run 971c085668ec). With a momentum of 0.9 the MLP of width 1024 fits every sample from epoch"
     " 440 on, but the rate is divided by ten at epoch 2000, before the network has collapsed: NC2 is 0.64 there and"
     " 0.63 at epoch 4000 (run 5e711ececa3a). Adam at the printed rate fits and collapses, and the same authors' public"
-    " code for a sister paper, on deep linear networks, trains such an MLP with it. The grid has all three, judged apart.",
+    " code for a sister paper, on deep linear networks, trains such an MLP with it. The grid has all three, judged"
+    " apart.",
 )
 
 
 RATE_NOTES = (
     "At the optimum of this problem NC2 is 0: the finite decays do not raise it. Under Adam it falls in two parts. At"
-    " the first rate it stays near 0.1: 0.101 for the MLP of width 1024 at epoch 2000, and 0.081 for ResNet18 at epoch"
-    " 1000, where that run ended. Once the rate is divided by ten, at epoch 2000, it falls to 0.0035 by epoch 2400 and"
-    " 0.0015 by epoch 4000 (run d5d42b236b49). A shorter run does not see the second part.",
+    " the first rate it rises and falls with the spikes of the loss: 0.101 for the MLP of width 1024 at epoch 2000, and"
+    " 0.081 for ResNet18 at epoch 1000, where that run ended. Once the rate is divided by ten, at epoch 2000, it falls"
+    " to 0.0035 by epoch 2400 and 0.0015 by epoch 4000 (run d5d42b236b49). A shorter run does not see the second part.",
 )
 
 
