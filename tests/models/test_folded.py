@@ -175,6 +175,8 @@ def test_only_captured_evaluations_in_bfloat16_are_folded(evaluating, monkeypatc
     assert not folded.can_fold(Map(channels_last=False), layer)
     assert not folded.can_fold(Map(shape=(2**20, 8, 16, 16)), layer), "too many values"
     assert not folded.can_fold(Map(), layer, refuse_hooks(make_layer(), 0))
+    odd = Conv2d(8, 10, 3, bias=False).to(memory_format=torch.channels_last), nn.BatchNorm2d(10).eval()
+    assert not folded.can_fold(Map(), odd)
     with torch.enable_grad():
         assert not folded.can_fold(Map(), layer)
     with norm.without_kernels():

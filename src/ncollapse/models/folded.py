@@ -28,6 +28,8 @@ SEARCHES = False
 """Whether cuDNN's search times the fused kernels, too. It builds all of them before, whatever its limit says."""
 LARGEST_MAP = 2**31 - 1
 """Values of a map that cuDNN's kernels can address."""
+ALIGNED = 8
+"""Channels in bfloat16 that one load of 16 bytes reads; fused kernels may want multiples of them."""
 log = logging.getLogger("ncollapse.models")
 
 
@@ -42,8 +44,10 @@ def can_fold(x: Tensor, *layers: Layer) -> bool:
     """Whether the norms of these layers, the first of which reads the map x, can be folded."""
     if not is_folding(x) or x.dtype != torch.bfloat16 or not x.is_contiguous(memory_format=torch.channels_last):
         return False
-    widest = max(conv.out_channels for conv, _ in layers)
-    return x.numel() // x.shape[1] * max(widest, x.shape[1]) <= LARGEST_MAP and all(map(is_plain, layers))
+    channels = [count for conv, _ in layers for count in (conv.in_channels, conv.out_channels)]
+    if any(count % ALIGNED for count in channels):
+        return False
+    return x.numel() // x.shape[1] * max(channels) <= LARGEST_MAP and all(map(is_plain, layers))
 
 
 def can_fold_stem(layer: Layer, x: Tensor) -> bool:
