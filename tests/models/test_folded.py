@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ncollapse.models import create, folded, norm, resnet, stem
+from ncollapse.models import create, densenet, folded, norm, resnet, stem
 from ncollapse.models.convolution import Conv2d
 from ncollapse.train.objective import autocast
 from reference.folding import convolve_add_relu, convolve_relu, define_folding, fold_on_cpu
@@ -24,6 +24,7 @@ NETWORKS = [
     ("resnet32", {}),
     ("resnet32", {"feature_dim": 10}),
     ("wide-resnet18-0.25", {"in_channels": 1}),
+    ("densenet121-small", {}),
 ]
 
 
@@ -57,16 +58,18 @@ def test_a_folded_network_is_the_plain_network(name, options, pretended, monkeyp
     with torch.no_grad():
         found = network.forward_features(images)
         calls = list(pretended)
-        monkeypatch.setattr(resnet, "can_fold", lambda *_: False)
+        for module in (resnet, densenet):
+            monkeypatch.setattr(module, "can_fold", lambda *_: False)
         monkeypatch.setattr(resnet, "can_fold_stem", lambda *_: False)
         wanted = network.forward_features(images)
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
     assert wanted.norm() > 0
     assert pretended == calls, "the plain network folded something"
     blocks = [module for module in network.modules() if isinstance(module, resnet.Block)]
-    assert calls.count("add") == len(blocks) - 1
-    assert calls.count("relu") == sum(len(block.layers()) - 1 for block in blocks)
-    assert calls.count("product") == ("stem" not in options)
+    dense = sum(isinstance(module, densenet.DenseLayer) for module in network.modules())
+    assert calls.count("add") == max(0, len(blocks) - 1)
+    assert calls.count("relu") == sum(len(block.layers()) - 1 for block in blocks) + dense > 0
+    assert calls.count("product") == (bool(blocks) and "stem" not in options)
 
 
 def test_a_diverged_network_has_no_finite_features(pretended, monkeypatch):

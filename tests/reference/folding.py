@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from ncollapse.models import folded, resnet
+from ncollapse.models import densenet, folded, resnet
 from reference.windows import define_windows
 
 
@@ -43,6 +43,7 @@ def fold_on_cpu(monkeypatch, dtype, can_fold=lambda: True):
     monkeypatch.setattr(torch, "_addmm_activation", watch("product", torch._addmm_activation))
     monkeypatch.setattr(folded, "fold_norm", fold)
     monkeypatch.setattr(folded, "call_operator", lambda _, x: define_windows(x).to(dtype))
-    monkeypatch.setattr(resnet, "can_fold", lambda _, *layers: can_fold() and not layers[0][1].training)
+    for module in (resnet, densenet):
+        monkeypatch.setattr(module, "can_fold", lambda _, *layers: can_fold() and not layers[0][1].training)
     monkeypatch.setattr(resnet, "can_fold_stem", lambda layer, _: can_fold() and not layer[1].training)
     return called

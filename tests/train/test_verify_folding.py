@@ -66,6 +66,17 @@ def test_wrong_convolutions_are_found(model, pretended, monkeypatch, name, harm)
     assert "their features differ by" in find_folding_fault(model, torch.randn(8, 3, 8, 8))
 
 
+def test_a_densenet_is_compared_too(pretended, monkeypatch):
+    torch.manual_seed(0)
+    model, x = create("densenet121-small", 10, image_size=16), torch.randn(8, 3, 16, 16)
+    assert find_folding_fault(model, x) is None
+    assert len(pretended) == 58
+    monkeypatch.setattr(
+        torch, "cudnn_convolution_relu", lambda x, kernel, b, *rest: convolve_relu(x, kernel, -b, *rest)
+    )
+    assert "their features differ by" in find_folding_fault(model, x)
+
+
 def test_the_scale_of_a_norm_is_not_overlooked(model, pretended, monkeypatch):
     plain = folded.fold_norm
     monkeypatch.setattr(folded, "fold_norm", lambda layer, *args, **kw: (layer[0].weight.bfloat16(), plain(layer)[1]))
@@ -149,7 +160,7 @@ def test_other_failures_of_a_capture_are_raised(monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet32"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet32", "densenet121"])
 def test_no_fault_on_this_gpu(name):
     torch.manual_seed(0)
     model = create(name, 10).cuda().to(memory_format=torch.channels_last)

@@ -14,11 +14,11 @@ from ncollapse.metrics import Measurement, collect, measure
 from ncollapse.metrics.by_class import describe_classes
 from ncollapse.metrics.scores import Spread
 from ncollapse.models import Network, folded
-from ncollapse.models.resnet import ResNet
 from ncollapse.theory import Problem
 from ncollapse.train.capture import Captured
 from ncollapse.train.distributed import World
 from ncollapse.train.objective import autocast
+from ncollapse.train.verify_folding import FOLDED
 
 if TYPE_CHECKING:
     from ncollapse.train.build import Loaders
@@ -72,7 +72,7 @@ class Extractor:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            if not (folded.FOLDS and isinstance(self.model.trunk, ResNet)):
+            if not (folded.FOLDS and isinstance(self.model.trunk, FOLDED)):
                 raise
             folded.stop_folding(f"batches {list(x.shape)}", error)
             return self.capture(x)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ncollapse.models import Network, folded, norm
+from ncollapse.models.densenet import DenseNet
 from ncollapse.models.resnet import ResNet
 from ncollapse.train.objective import autocast
 from ncollapse.train.verify import (
@@ -23,10 +24,13 @@ from ncollapse.train.verify import (
     verify,
 )
 
+FOLDED = (ResNet, DenseNet)
+"""The networks that have norms behind convolutions."""
+
 
 def verify_folding(name: str, model: Network, x: Tensor, precision: str) -> None:
     """Fold no norms if that fails or disagrees on the first samples `x`; once per network and device."""
-    if folded.FOLDS and precision == "bf16" and isinstance(model.trunk, ResNet):
+    if folded.FOLDS and precision == "bf16" and isinstance(model.trunk, FOLDED):
         facts = "folded", name, tuple(x.shape[1:])
         find = lambda: find_folding_fault(model, x[:SAMPLES].float())  # noqa: E731
         verify(f"model.name = {name!r}", facts, x, find, stop=folded.stop_folding)
