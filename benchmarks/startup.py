@@ -21,7 +21,10 @@ from pathlib import Path
 PARTS = {
     "ncollapse.commands.train": ("parse", "run", "_print_summary"),
     "ncollapse.train.loop": ("join", "require_data_files", "describe_run", "prepare", "extract_splits", "finish"),
-    "ncollapse.train.setup": ("load_splits", "make_loaders", "build_model", "verify_kernels", "verify_last_layer"),
+    "ncollapse.train.setup": (
+        *("load_splits", "make_loaders", "build_model"),
+        *("verify_kernels", "verify_folding", "verify_last_layer"),
+    ),
     "ncollapse.train.capture": ("_capture",),
     "ncollapse.train.step": ("GraphStep",),
     "ncollapse.runs.files": ("write_atomic",),

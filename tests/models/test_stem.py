@@ -3,21 +3,14 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from ncollapse.models import stem
 from ncollapse.train.objective import autocast
 from reference.norm_ops import INTERPRETED
+from reference.windows import define_windows
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
-
-
-def define(x):
-    """The windows by torch, which puts channels first."""
-    images, channels, height, width = x.shape
-    found = F.unfold(x, 3, padding=1).reshape(images, channels, 9, height * width).permute(0, 3, 2, 1).flatten(2)
-    return F.pad(found.flatten(0, 1), (0, stem.COLUMNS - 9 * channels)).bfloat16()
 
 
 @pytest.mark.skipif(not ON_GPU and not INTERPRETED, reason="the kernel needs a GPU, or TRITON_INTERPRET=1")
@@ -28,7 +21,7 @@ def test_the_kernel_matches_the_definition(shape, dtype):
 
     x = torch.randn(shape, device=DEVICE).contiguous(memory_format=torch.channels_last).to(dtype)
     tolerance = 0.0 if ON_GPU else 2**-7  # the interpreter cuts off where a GPU rounds
-    torch.testing.assert_close(copy_windows(x, stem.COLUMNS), define(x), rtol=tolerance, atol=0.0)
+    torch.testing.assert_close(copy_windows(x, stem.COLUMNS), define_windows(x), rtol=tolerance, atol=0.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -43,7 +36,7 @@ def test_the_product_is_the_convolution(monkeypatch, channels, dtype):
         with monkeypatch.context() as patch, autocast(x.device, "bf16"):
             if not ON_GPU and product:
                 patch.setattr(stem, "can_multiply", lambda conv, x: True)
-                patch.setattr(stem, "unfold_windows", define)
+                patch.setattr(stem, "unfold_windows", define_windows)
             assert stem.can_multiply(conv, x) or not product
             y = stem.convolve_stem(conv, x) if product else conv(x)
         y.float().square().sum().backward()

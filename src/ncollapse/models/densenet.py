@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ncollapse.models.convolution import Conv2d
+from ncollapse.models.folded import can_fold, convolve_relu
 from ncollapse.models.network import require_feature_dim, start_convolutions
 from ncollapse.models.norm import can_fuse, norm_relu, norm_relu_pool
 from ncollapse.models.stem import convolve_stem
@@ -30,9 +31,9 @@ class DenseLayer(nn.Module):
         self.norm2, self.conv2 = nn.BatchNorm2d(4 * growth), Conv2d(4 * growth, growth, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.conv1(norm_relu(self.norm1, x))
-        y = self.conv2(norm_relu(self.norm2, y))
-        return torch.cat([x, y], 1)
+        y, middle = norm_relu(self.norm1, x), (self.conv1, self.norm2)
+        y = convolve_relu(middle, y) if can_fold(y, middle) else norm_relu(self.norm2, self.conv1(y))
+        return torch.cat([x, self.conv2(y)], 1)
 
 
 class DenseBlock(nn.Sequential):

@@ -11,6 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ncollapse.models.convolution import Conv2d
+from ncollapse.models.folded import (
+    Layer,
+    can_fold,
+    can_fold_stem,
+    convolve_relu,
+    convolve_without_shift,
+    multiply_relu,
+)
 from ncollapse.models.network import require_feature_dim, start_convolutions
 from ncollapse.models.norm import Fork, fork_norm_relu, norm_relu, split_fork
 from ncollapse.models.overlap import branch_off, rejoin
@@ -30,6 +38,33 @@ class Block(nn.Module):
     downsample: nn.Module | None
     ends = False
     """Whether this is the trunk's last block."""
+
+    def layers(self) -> list[Layer]:
+        """The convolutions and their norms, in the order of use."""
+        raise NotImplementedError
+
+    def can_fold(self, x: Tensor) -> bool:
+        """Whether all norms, the shortcut's too, can be folded into their convolutions."""
+        if not isinstance(self.downsample, Projection):
+            return can_fold(x, *self.layers())
+        hooked = self.downsample._forward_hooks or self.downsample._forward_pre_hooks
+        return not hooked and can_fold(x, *self.layers(), self.downsample.layer)
+
+    def fold(self, x: Tensor) -> Tensor:
+        """The output in evaluation, with the norms folded into their convolutions.
+
+        The trunk's last norm stays as it is: its ReLU keeps NaN, where cuDNN's may give zeros, and a network that has
+        diverged must not give finite features.
+        """
+        *first, last = self.layers()
+        residual, shift = x, None
+        if isinstance(self.downsample, Projection) and not self.ends:
+            residual, shift = convolve_without_shift(self.downsample.layer, x)
+        elif self.downsample is not None:
+            residual = self.downsample(x)
+        for layer in first:
+            x = convolve_relu(layer, x)
+        return norm_relu(last[1], last[0](x), residual) if self.ends else convolve_relu(last, x, residual, shift)
 
     def skip(self, x: Tensor) -> Tensor:
         """The shortcut of x: where it is a module, beside the convolutions until `finish`."""
@@ -51,8 +86,13 @@ class BasicBlock(Block):
         self.conv2, self.bn2 = conv(inner, fan_out, 3), nn.BatchNorm2d(fan_out)
         self.downsample = shortcut
 
+    def layers(self) -> list[Layer]:
+        return [(self.conv1, self.bn1), (self.conv2, self.bn2)]
+
     def forward(self, x: Tensor | Fork) -> Tensor | Fork:
         x, other = split_fork(x)
+        if self.can_fold(x):
+            return self.fold(x)
         residual = self.skip(other)
         y = norm_relu(self.bn1, self.conv1(x))
         return self.finish(self.bn2, self.conv2(y), residual)
@@ -68,8 +108,13 @@ class Bottleneck(Block):
         self.conv3, self.bn3 = conv(inner, fan_out, 1), nn.BatchNorm2d(fan_out)
         self.downsample = shortcut
 
+    def layers(self) -> list[Layer]:
+        return [(self.conv1, self.bn1), (self.conv2, self.bn2), (self.conv3, self.bn3)]
+
     def forward(self, x: Tensor | Fork) -> Tensor | Fork:
         x, other = split_fork(x)
+        if self.can_fold(x):
+            return self.fold(x)
         residual = self.skip(other)
         y = norm_relu(self.bn1, self.conv1(x))
         y = norm_relu(self.bn2, self.conv2(y))
@@ -82,8 +127,13 @@ class Projection(nn.Sequential):
     def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
         super().__init__(conv(fan_in, fan_out, 1, stride), nn.BatchNorm2d(fan_out))
 
+    @property
+    def layer(self) -> Layer:
+        return self[0], self[1]  # type: ignore[return-value]
+
     def forward(self, x: Tensor) -> Tensor:
-        return norm_relu(self[1], self[0](x), relu=False)  # type: ignore[arg-type]
+        conv, norm = self.layer
+        return norm_relu(norm, conv(x), relu=False)
 
 
 class PadShortcut(nn.Module):
@@ -145,9 +195,16 @@ class ResNet(nn.Module):
             self.add_module(self.stages[-1], nn.Sequential(*blocks))
         start_convolutions(self, "fan_out")
 
+    def start(self, x: Tensor) -> Tensor | Fork:
+        """The map that the first stage reads."""
+        stem = self.conv1, self.bn1
+        if self.pool is None:
+            folds = can_fold_stem(stem, x)
+            return multiply_relu(stem, x) if folds else fork_norm_relu(self.bn1, convolve_stem(self.conv1, x))
+        return self.pool(norm_relu(self.bn1, convolve_stem(self.conv1, x)))  # type: ignore[no-any-return]
+
     def forward(self, x: Tensor) -> Tensor:
-        x = convolve_stem(self.conv1, x)
-        y: Tensor | Fork = fork_norm_relu(self.bn1, x) if self.pool is None else self.pool(norm_relu(self.bn1, x))
+        y = self.start(x)
         for stage in self.stages:
             y = getattr(self, stage)(y)
         return split_fork(y)[0]

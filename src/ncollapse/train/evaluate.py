@@ -13,11 +13,12 @@ from ncollapse.heads import Head
 from ncollapse.metrics import Measurement, collect, measure
 from ncollapse.metrics.by_class import describe_classes
 from ncollapse.metrics.scores import Spread
-from ncollapse.models import Network
+from ncollapse.models import Network, folded
 from ncollapse.theory import Problem
 from ncollapse.train.capture import Captured
 from ncollapse.train.distributed import World
 from ncollapse.train.objective import autocast
+from ncollapse.train.verify_folding import FOLDED
 
 if TYPE_CHECKING:
     from ncollapse.train.build import Loaders
@@ -59,10 +60,22 @@ class Extractor:
             return self._work(x)
         fitting = [size for size in self.graphs if size[1:] == x.shape[1:] and size[0] >= len(x)]
         if not fitting:
-            kernels = ("features", *(p.shape for p in self.model.parameters()))
-            self.graphs[x.shape] = Captured(self._work, (x.clone(),), self.pool, kernels=kernels, search=TRIED)
+            self.graphs[x.shape] = self.capture(x)
         graph = self.graphs[min(fitting, default=x.shape)]
         return graph(x)[: len(x)].clone()  # type: ignore[no-any-return]
+
+    def capture(self, x: Tensor) -> Captured:
+        """A graph for batches of this shape; without folded norms if cuDNN has no kernels for them."""
+        kernels = ("features", *(p.shape for p in self.model.parameters()))
+        try:
+            return Captured(self._work, (x.clone(),), self.pool, kernels=(*kernels, folded.FOLDS), search=TRIED)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            if not (folded.FOLDS and isinstance(self.model.trunk, FOLDED)):
+                raise
+            folded.stop_folding(f"batches {list(x.shape)}", error)
+            return self.capture(x)
 
     def _work(self, x: Tensor) -> Tensor:
         with autocast(x.device, self.precision):

@@ -28,6 +28,7 @@ from ncollapse.train.recover import find_checkpoint
 from ncollapse.train.state import restore, tensors_of
 from ncollapse.train.step import EagerStep, GraphStep, SearchStep, Tally
 from ncollapse.train.verify import import_kernels, verify_kernels, verify_last_layer
+from ncollapse.train.verify_folding import verify_folding
 
 COMPILE_FROM_STEPS = {"vit-small": 15_000}
 """Networks that compiling makes faster, and from how many steps on it repays itself: on an H200 it takes 20 to 35 s the
@@ -107,6 +108,8 @@ def prepare(
     if cuda:
         x, y = loaders.train.prepare(1, 0)
         verify_kernels(recipe.model.name, model, x, recipe.precision)
+        if graph and not compile:
+            verify_folding(recipe.model.name, model, x, recipe.precision)
         verify_last_layer(objective, y)
     ours = ":" not in recipe.model.name  # others may use weights in their way
     if ours and graph and recipe.precision == "bf16":

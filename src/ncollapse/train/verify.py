@@ -26,8 +26,8 @@ from ncollapse.train.last_layer import fuse_last_layer, knows_last_layer
 from ncollapse.train.objective import Objective, autocast
 from ncollapse.train.verified import remember_verified, was_verified
 
-Pair = tuple[Tensor, Tensor]
-"""Features, or the objective and the loss, and gradients."""
+Found = Sequence[Tensor]
+"""Features, or the objective and the loss; and gradients where there are any."""
 log = logging.getLogger("ncollapse.train")
 SAMPLES = 16
 LARGEST_ERROR = 0.1
@@ -44,14 +44,14 @@ def import_kernels() -> None:
     """Import Triton and the kernels that most networks use; what is wrong with them is said where they are used."""
     if norm.HAS_TRITON:
         with suppress(Exception), importing():
-            for name in ("fused_norm", "fused_stem", "fused_last_layer"):
+            for name in ("fused_norm", "fused_stem", "fused_last_layer", "fused_fold"):
                 import_module(f"ncollapse.models.{name}")
 
 
 def verify_kernels(name: str, model: Network, x: Tensor, precision: str) -> None:
     """Switch the fused kernels off if they fail or disagree on the first samples `x`; once per network and device."""
     facts = name, precision, tuple(x.shape[1:])
-    _verify(f"model.name = {name!r}", facts, x, lambda: find_fault(model, x[:SAMPLES].float(), precision))
+    verify(f"model.name = {name!r}", facts, x, lambda: find_fault(model, x[:SAMPLES].float(), precision))
 
 
 def verify_last_layer(objective: Objective, target: Tensor) -> None:
@@ -59,11 +59,23 @@ def verify_last_layer(objective: Objective, target: Tensor) -> None:
     head, loss = objective.model.head, objective.loss
     if knows_last_layer(head, loss):
         facts = "last layer", loss.name, tuple(head.weight.shape), head.bias is None, tuple(target.shape)
-        _verify(f"loss.name = {loss.name!r}", facts, target, lambda: find_last_layer_fault(objective, target))
+        verify(f"loss.name = {loss.name!r}", facts, target, lambda: find_last_layer_fault(objective, target))
 
 
-def _verify(what: str, facts: tuple[object, ...], on: Tensor, find: Callable[[], str | None]) -> None:
-    """Switch the fused kernels off if `find` names a fault, unless the same comparison has passed before."""
+def stop_kernels(what: str, fault: str) -> None:
+    """Use none of the fused kernels from now on, and say why."""
+    norm.HAS_TRITON = False
+    log.warning("%s: the fused kernels are not used on this GPU, torch's own are: %s", what, fault)
+
+
+def verify(
+    what: str,
+    facts: tuple[object, ...],
+    on: Tensor,
+    find: Callable[[], str | None],
+    stop: Callable[[str, str], None] = stop_kernels,
+) -> None:
+    """Call `stop` if `find` names a fault, unless the same comparison has passed before."""
     key = (*facts, on.device)
     with CAPTURING:  # not beside another run's capture, and once for the runs that share a GPU
         if not (on.is_cuda and norm.HAS_TRITON) or key in _verified:
@@ -73,9 +85,8 @@ def _verify(what: str, facts: tuple[object, ...], on: Tensor, find: Callable[[],
         if fault is None:
             _verified.add(key)
             remember_verified(*facts)
-            return
-        norm.HAS_TRITON = False
-    log.warning("%s: the fused kernels are not used on this GPU, torch's own are: %s", what, fault)
+        else:
+            stop(what, fault)
 
 
 def describe_gpu(device: torch.device) -> tuple[object, ...]:
@@ -125,17 +136,17 @@ def compare_last_layers(objective: Objective, target: Tensor) -> str | None:
 
 
 def name_fault(
-    found: Pair, wanted: Pair, limits: Sequence[float], names: Sequence[str] = ("features", "gradients")
+    found: Found, wanted: Found, limits: Sequence[float], names: Sequence[str] = ("features", "gradients")
 ) -> str | None:
-    """Which of the two is farther from what is wanted than the limits allow."""
+    """Which of them is farther from what is wanted than the limits allow."""
     for what, distance, limit in zip(names, measure_distances(found, wanted), limits):
         if not distance <= limit:
             return f"their {what} differ by {distance:.2g} of the norm, and {limit:.2g} are allowed"
     return None
 
 
-def measure_distances(found: Pair, wanted: Pair) -> list[float]:
-    """Of features and of gradients, relative to the norm."""
+def measure_distances(found: Found, wanted: Found) -> list[float]:
+    """The distance of each from what is wanted, relative to the norm of the latter."""
     return [float((ours - theirs).norm() / theirs.norm()) for ours, theirs in zip(found, wanted)]
 
 
@@ -151,7 +162,7 @@ def exact_convolutions() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def differentiate_features(model: Network, x: Tensor, precision: str, *, fused: bool) -> Pair:
+def differentiate_features(model: Network, x: Tensor, precision: str, *, fused: bool) -> Found:
     """The features of a copy of the model in training mode, and the gradient of their mean square, as one vector."""
     twin = copy.deepcopy(model).train()
     with norm.fusing() if fused else norm.without_kernels(), autocast(x.device, precision):
@@ -161,7 +172,7 @@ def differentiate_features(model: Network, x: Tensor, precision: str, *, fused: 
     return features.detach(), torch.cat(grads)
 
 
-def differentiate_last_layer(objective: Objective, features: Tensor, target: Tensor, *, fused: bool) -> Pair:
+def differentiate_last_layer(objective: Objective, features: Tensor, target: Tensor, *, fused: bool) -> Found:
     """Objective and mean loss of a copy of the head, and the gradients of features and head as one vector."""
     head, loss, leaf = copy.deepcopy(objective.model.head), objective.loss, features.clone().requires_grad_()
     if fused:
