@@ -9,7 +9,7 @@ class Stream:
     """Stands for a CUDA stream; `seen` is all that is done before what is launched on it next."""
 
     def __init__(self, device=None):
-        self.seen = set()
+        self.seen, self.device = set(), device
 
     def wait_stream(self, stream):
         self.seen |= stream.seen

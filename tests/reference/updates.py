@@ -2,6 +2,7 @@
 
 from ncollapse.train import weight_updates
 from ncollapse.train.optimiser import PlainOptimiser
+from reference.streams import pretend
 
 
 def apply_update(optimiser, grad, weight, copy):
@@ -18,3 +19,4 @@ def define_updates(monkeypatch):
     """Let weights be updated in the backward pass on a CPU too."""
     monkeypatch.setattr(weight_updates, "apply_update", apply_update)
     monkeypatch.setattr(weight_updates, "can_update", lambda optimiser, weights: isinstance(optimiser, PlainOptimiser))
+    pretend(monkeypatch)

@@ -16,6 +16,7 @@ from ncollapse.train.step import EagerStep, GraphStep, Tally
 from ncollapse.train.weight_updates import WeightUpdates, are_alike, can_update, is_dense
 from reference.norm_ops import INTERPRETED
 from reference.streams import pretend
+from reference.streams import run as run_work
 from reference.updates import define_updates
 
 ON_GPU = torch.cuda.is_available()
@@ -154,7 +155,6 @@ def train(model, spec, batches, fused, monkeypatch, beside=False):
         objective = Objective(model, LossSpec("ce").make(), DecaySpec(), precision="bf16")
         features = objective.features = CastFeatures(model, optimiser=solver if fused else None)
         if beside:
-            pretend(patch)
             streams = overlap.Beside(DEVICE, lambda *pair: early.append(features.updates.update_early(*pair)))
             patch.setattr(CastFeatures, "find_beside", lambda self, x: streams)
         tally, early = Tally(DEVICE), []
@@ -230,6 +230,18 @@ def test_an_epoch_begins_with_current_weights(tmp_path, monkeypatch):
     monkeypatch.setattr(EagerStep, "begin_epoch", lambda self: begun.append(self))
     run(recipes.get("digits").override(optim={"epochs": 2}), tmp_path, device="cpu")
     assert len(begun) == 2
+
+
+def test_the_rest_is_updated_side_by_side(monkeypatch):
+    pretend(monkeypatch)
+    order, (weights, solver) = [], make_pair(SPECS["sgd"])[0]
+    monkeypatch.setattr(weight_updates, "apply_update", lambda *tensors: order.append(run_work(len(order))))
+    updates = WeightUpdates(solver, weights, spread=True)
+    monkeypatch.setattr(weight_updates, "LANES", 3)
+    run_work("backward pass")
+    updates.finish(tuple(torch.zeros_like(weight) for weight in weights))
+    assert order == [{"backward pass"}, {"backward pass"}, {"backward pass"}, {"backward pass", 0}]
+    assert run_work("end") == {"backward pass", 0, 1, 2, 3}
 
 
 @pytest.mark.skipif(ON_GPU, reason="on a GPU the kernels do it")

@@ -31,8 +31,8 @@ class Beside:
     def __init__(self, device: torch.device, change: Callable[[Tensor, Tensor], None] | None = None) -> None:
         self.own, self.change = torch.cuda.current_stream(device), change
         self.gradients, self.branch, self.updates = (torch.cuda.Stream(device) for _ in range(3))  # type: ignore[no-untyped-call]
-        self.updating = False
-        """Whether updates were launched since the last `join`: a capture must not wait for a stream outside of it."""
+        self.used: list[torch.cuda.Stream] = []
+        """Those with work since the last `join`: a capture must not wait for a stream that is not part of it."""
         self.pending: deque[tuple[Any, tuple[Tensor, ...]]] = deque()
         self.kept: list[tuple[Tensor, ...]] = []
         """What was started from other streams than the run's own reads. Memory of those streams, given back to them,
@@ -42,6 +42,7 @@ class Beside:
         """The result of `work`, which is not there before `join`; `inputs` are the tensors that it reads."""
         current = torch.cuda.current_stream()
         self.gradients.wait_stream(current)
+        self._use(self.gradients)
         with torch.cuda.stream(self.gradients):
             result = work()
             done = self.gradients.record_event()
@@ -63,18 +64,21 @@ class Beside:
             return
         self.updates.wait_stream(torch.cuda.current_stream())
         self.updates.wait_stream(self.gradients)
+        self._use(self.updates)
         with torch.cuda.stream(self.updates):
             self.change(weight, gradient)
-        self.updating = True
 
     def join(self) -> None:
         """Have the current stream wait for everything that was started."""
-        torch.cuda.current_stream().wait_stream(self.gradients)
-        if self.updating:
-            torch.cuda.current_stream().wait_stream(self.updates)
-            self.updating = False
+        for stream in self.used:
+            torch.cuda.current_stream().wait_stream(stream)
+        self.used.clear()
         self.pending.clear()
         self.kept.clear()
+
+    def _use(self, stream: torch.cuda.Stream) -> None:
+        if stream not in self.used:
+            self.used.append(stream)
 
 
 @contextmanager

@@ -55,7 +55,8 @@ class CastFeatures:
         self.model, self.overlap = model, overlap and not compile
         self.beside: Beside | None = None
         self.weights = dict(find_weights(model.trunk))
-        self.updates = None if optimiser is None else make_updates(optimiser, list(self.weights.values()))
+        weights = list(self.weights.values())
+        self.updates = None if optimiser is None else make_updates(optimiser, weights, spread=overlap)
         self.run = torch.compile(self._run) if compile else self._run
 
     def __call__(self, x: Tensor) -> Tensor:

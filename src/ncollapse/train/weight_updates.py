@@ -14,6 +14,8 @@ from ncollapse.train.optimiser import BETAS, EPS, Optimiser, PlainAdam, PlainAda
 
 MOST_VALUES = 2**31
 """The kernels count in 32 bits."""
+LANES = 4
+"""Streams for updates that are left at the end: small kernels one after another would wait for each other's launch."""
 
 
 class WeightUpdates:
@@ -22,8 +24,9 @@ class WeightUpdates:
     The optimiser's state stays where it is. Its own `step` passes over these weights, which get no gradient.
     """
 
-    def __init__(self, optimiser: PlainOptimiser, weights: list[Tensor]) -> None:
-        self.optimiser, self.weights = optimiser, weights
+    def __init__(self, optimiser: PlainOptimiser, weights: list[Tensor], *, spread: bool = False) -> None:
+        self.optimiser, self.weights, self.spread = optimiser, weights, spread
+        self.lanes: list[torch.cuda.Stream] = []
         self.copies = [torch.empty_like(weight, dtype=torch.bfloat16) for weight in weights]
         self.places = {copy.data_ptr(): i for i, copy in enumerate(self.copies)}
         self.done: dict[int, Tensor] = {}
@@ -62,15 +65,32 @@ class WeightUpdates:
 
     def finish(self, grads: tuple[Tensor, ...]) -> None:
         """Update the weights that are left, by the gradients of all copies, and count the step."""
-        for i, grad in enumerate(grads):
-            early = self.done.get(i)
-            if early is None:
-                self.update(i, grad)
-            elif early.data_ptr() != grad.data_ptr():  # the sum of several gradients
+        for i, early in self.done.items():
+            if early.data_ptr() != grads[i].data_ptr():  # the sum of several gradients
                 raise RuntimeError("a weight that is updated in the backward pass was used more than once")
+        left = [(i, grad) for i, grad in enumerate(grads) if i not in self.done]
+        if self.spread and len(left) > 1:
+            self.update_side_by_side(left)
+        else:
+            for i, grad in left:
+                self.update(i, grad)
         self.done.clear()
         if isinstance(self.optimiser, PlainAdam):
             torch._foreach_add_(self.optimiser.read_state(self.weights, "step"), 1)
+
+    def update_side_by_side(self, left: list[tuple[int, Tensor]]) -> None:
+        """Update these weights on several streams, after and before everything on the current one."""
+        current = torch.cuda.current_stream()
+        if not self.lanes:
+            self.lanes = [torch.cuda.Stream(current.device) for _ in range(LANES)]  # type: ignore[no-untyped-call]
+        lanes = self.lanes[: len(left)]
+        for lane in lanes:
+            lane.wait_stream(current)
+        for turn, (i, grad) in enumerate(left):
+            with torch.cuda.stream(lanes[turn % len(lanes)]):
+                self.update(i, grad)
+        for lane in lanes:
+            current.wait_stream(lane)
 
     @torch.no_grad()
     def update(self, i: int, grad: Tensor) -> None:
@@ -81,9 +101,14 @@ class WeightUpdates:
         apply_update(self.optimiser, grad, weight, self.copies[i])
 
 
-def make_updates(optimiser: Optimiser, weights: list[Tensor]) -> WeightUpdates | None:
-    """The updates of these weights, where the kernels know the optimiser and all of the tensors."""
-    return WeightUpdates(optimiser, weights) if can_update(optimiser, weights) else None  # type: ignore[arg-type]
+def make_updates(optimiser: Optimiser, weights: list[Tensor], *, spread: bool) -> WeightUpdates | None:
+    """The updates of these weights, where the kernels know the optimiser and all of the tensors.
+
+    With `spread` those at the end of the backward pass run on several streams.
+    """
+    if not can_update(optimiser, weights):
+        return None
+    return WeightUpdates(optimiser, weights, spread=spread)  # type: ignore[arg-type]
 
 
 def can_update(optimiser: Optimiser, weights: list[Tensor]) -> bool:
