@@ -26,12 +26,13 @@ def _update_sgd(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = i < count
+    lr = tl.load(rate)
     w = tl.load(weight + i, mask=here)
     g = tl.load(grad + i, mask=here).to(tl.float32) + decay * w
     if MOMENTUM:
         g += momentum * tl.load(averages + i, mask=here)
         tl.store(averages + i, g, mask=here)
-    w -= tl.load(rate) * g
+    w -= lr * g
     tl.store(weight + i, w, mask=here)
     tl.store(copy + i, w.to(copy.dtype.element_ty), mask=here)
 
@@ -42,21 +43,23 @@ def _update_adam(  # type: ignore[no-untyped-def]
     BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr, EPS: tl.constexpr,
     DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # in float64: after the first step, 1 - b2 would keep two digits less
-    t = tl.load(steps).to(tl.float64) + 1.0
-    lr = tl.load(rate)
-    size = (lr.to(tl.float64) / (1.0 - tl.exp(t * tl.full((), LOG1, tl.float64)))).to(tl.float32)
-    scale = tl.sqrt(1.0 - tl.exp(t * tl.full((), LOG2, tl.float64))).to(tl.float32)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = i < count
     w = tl.load(weight + i, mask=here)
     g = tl.load(grad + i, mask=here).to(tl.float32)
+    m = tl.load(averages + i, mask=here)
+    v = tl.load(squares + i, mask=here)
+    lr = tl.load(rate)
+    # in float64: after the first step, 1 - b2 would keep two digits less
+    t = tl.load(steps).to(tl.float64) + 1.0
+    size = (lr.to(tl.float64) / (1.0 - tl.exp(t * tl.full((), LOG1, tl.float64)))).to(tl.float32)
+    scale = tl.sqrt(1.0 - tl.exp(t * tl.full((), LOG2, tl.float64))).to(tl.float32)
     if DECOUPLED:
         w -= lr * decay * w
     else:
         g += decay * w
-    m = BETA1 * tl.load(averages + i, mask=here) + (1.0 - BETA1) * g
-    v = BETA2 * tl.load(squares + i, mask=here) + (1.0 - BETA2) * g * g
+    m = BETA1 * m + (1.0 - BETA1) * g
+    v = BETA2 * v + (1.0 - BETA2) * g * g
     w -= size * m / (tl.sqrt_rn(v) / scale + EPS)
     tl.store(averages + i, m, mask=here)
     tl.store(squares + i, v, mask=here)
