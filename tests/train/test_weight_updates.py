@@ -147,67 +147,83 @@ def make_batches(size, count, samples=6):
     ]
 
 
-def train(model, spec, batches, fused, monkeypatch, beside=False):
-    """The weights, states and summed loss after these batches, in bfloat16."""
-    with monkeypatch.context() as patch:
-        patch.setattr(step, "Captured", Replayed)
-        solver = optimiser.make(spec, model)
-        objective = Objective(model, LossSpec("ce").make(), DecaySpec(), precision="bf16")
-        features = objective.features = CastFeatures(model, optimiser=solver if fused else None)
+@pytest.fixture
+def defined(monkeypatch):
+    """torch's own kernels in place of ours, and steps that seem to be captured."""
+    define_updates(monkeypatch)
+    monkeypatch.setattr(step, "Captured", Replayed)
+
+
+def make_step(model, spec, examples, *, fused=True, pool=None):
+    """A step in bfloat16, with updates in the backward pass or after it."""
+    solver = optimiser.make(spec, model)
+    objective = Objective(model, LossSpec("ce").make().to(DEVICE), DecaySpec(), precision="bf16")
+    objective.features = CastFeatures(model, optimiser=solver if fused else None)
+    taken = GraphStep(objective, solver, spec, Tally(DEVICE), examples, pool)
+    assert (taken.updates is not None) == fused
+    return taken
+
+
+def train(model, spec, batches, fused, beside=False):
+    """The summed loss after these batches, the weights and the optimiser's state."""
+    taken, early = make_step(model, spec, batches[3:5], fused=fused), []
+    with pytest.MonkeyPatch.context() as patch:
         if beside:
-            streams = overlap.Beside(DEVICE, lambda *pair: early.append(features.updates.update_early(*pair)))
+            streams = overlap.Beside(DEVICE, lambda *pair: early.append(taken.updates.update_early(*pair)))
             patch.setattr(CastFeatures, "find_beside", lambda self, x: streams)
-        tally, early = Tally(DEVICE), []
-        taken = GraphStep(objective, solver, spec, tally, batches[3:5], None)
-        assert (taken.updates is not None) == fused
         for x, y in batches:
             taken(x, y, len(y))
     convolutions = sum(isinstance(module, Conv2d) for module in model.modules())
     assert len(early) == max(0, convolutions - 1) * len(batches) * beside  # the first is left, of a float32 input
-    return [*model.state_dict().values(), *state.tensors_of(model, solver).values(), torch.tensor(tally.read()[0])]
+    return [torch.tensor(taken.tally.read()[0]), *state.tensors_of(model, taken.optimiser).values()]
 
 
 @pytest.mark.skipif(ON_GPU, reason="on a GPU the kernels do it")
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("network", ["wide-resnet18-0.25", "mlp-32"])
-def test_updates_in_the_backward_pass_are_those_after_it(network, name, monkeypatch):
+def test_updates_in_the_backward_pass_are_those_after_it(network, name, defined):
     """Bit by bit, as torch's own kernel stands for ours: 20 steps of two sizes, beside the rest or at the end."""
-    define_updates(monkeypatch)
     first, batches = make_network(network), make_batches(NETWORKS[network], 20)
-    plain = train(copy.deepcopy(first), SPECS[name], batches, False, monkeypatch)
-    before = [value.clone() for value in first.state_dict().values()]
+    plain = train(copy.deepcopy(first), SPECS[name], batches, False)
     for beside in (False, True):
-        found = train(copy.deepcopy(first), SPECS[name], batches, True, monkeypatch, beside)
+        found = train(copy.deepcopy(first), SPECS[name], batches, True, beside)
         assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
-    assert not any(torch.equal(a, b) for a, b in zip(found, before))
+    assert not any(torch.equal(a, b) for a, b in zip(found[1:], first.state_dict().values()))
 
 
 @pytest.mark.skipif(ON_GPU, reason="on a GPU the kernels do it")
 @pytest.mark.parametrize(("network", "name"), [("vit-small", "adamw"), ("densenet121-small", "sgd")])
-def test_other_networks_too(network, name, monkeypatch):
-    define_updates(monkeypatch)
+def test_other_networks_too(network, name, defined):
     first, batches = make_network(network), make_batches(NETWORKS[network], 5)
-    plain = train(copy.deepcopy(first), SPECS[name], batches, False, monkeypatch)
-    found = train(first, SPECS[name], batches, True, monkeypatch)
+    plain = train(copy.deepcopy(first), SPECS[name], batches, False)
+    found = train(first, SPECS[name], batches, True)
     assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
 
 
-def make_step(model, spec, monkeypatch):
-    define_updates(monkeypatch)
-    monkeypatch.setattr(step, "Captured", Replayed)
-    solver = optimiser.make(spec, model)
-    objective = Objective(model, LossSpec("ce").make(), DecaySpec(), precision="bf16")
-    objective.features = CastFeatures(model, optimiser=solver)
-    batches = make_batches(8, 1)
-    return GraphStep(objective, solver, spec, Tally(DEVICE), batches, None), batches[0]
+@pytest.mark.skipif(ON_GPU, reason="on a GPU the kernels do it")
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_a_run_goes_on_without_them_and_with_them(name, fused, defined):
+    """The state after some steps, put into another run, is all that this needs to go on."""
+    first, batches, kept = make_network("mlp-32"), make_batches(8, 10), {}
+    _, *plain = train(copy.deepcopy(first), SPECS[name], batches, False)
+    for part, way in ((batches[:5], fused), (batches[5:], not fused)):
+        model = copy.deepcopy(first)
+        taken = make_step(model, SPECS[name], batches[3:5], fused=way)
+        if kept:
+            state.restore(model, taken.optimiser, kept, {})
+        for x, y in part:
+            taken(x, y, len(y))
+        kept = state.tensors_of(model, taken.optimiser)
+    assert all(torch.equal(a, b) for a, b in zip(kept.values(), plain, strict=True))
 
 
 @pytest.mark.skipif(ON_GPU, reason="on a GPU the kernels do it")
 @pytest.mark.parametrize("seen", [True, False])
-def test_weights_that_others_write_are_trained_on(seen, monkeypatch):
+def test_weights_that_others_write_are_trained_on(seen, defined):
     """Put back by `restore`, or changed in a way that torch does not count before an epoch."""
-    model = make_network("mlp-32")
-    taken, (x, y) = make_step(model, SPECS["sgd"], monkeypatch)
+    model, ((x, y),) = make_network("mlp-32"), make_batches(8, 1)
+    taken = make_step(model, SPECS["sgd"], [(x, y)])
     start = {key: value.clone() for key, value in state.tensors_of(model, taken.optimiser).items()}
     losses = []
     for _ in range(2):
@@ -245,10 +261,8 @@ def test_the_rest_is_updated_side_by_side(monkeypatch):
 
 
 @pytest.mark.skipif(ON_GPU, reason="on a GPU the kernels do it")
-def test_a_weight_that_is_used_twice_is_refused(monkeypatch):
-    model = make_network("mlp-32")
-    taken, _ = make_step(model, SPECS["sgd"], monkeypatch)
-    updates = taken.updates
+def test_a_weight_that_is_used_twice_is_refused(defined):
+    updates = make_step(make_network("mlp-32"), SPECS["sgd"], make_batches(8, 1)).updates
     lent = updates.lend()
     grads = tuple(torch.ones_like(copy) for copy in lent)
     sums = tuple(2 * grad for grad in grads)
@@ -262,9 +276,10 @@ def test_a_weight_that_is_used_twice_is_refused(monkeypatch):
     assert updates.done == {}
 
 
-def test_clipping_needs_all_gradients_first(monkeypatch):
+def test_clipping_needs_all_gradients_first(defined):
+    model, spec = make_network("mlp-32"), OptimSpec("sgd", 0.1, clip_norm=1.0)
     with pytest.raises(ValueError, match="clip_norm: expected None"):
-        make_step(make_network("mlp-32"), OptimSpec("sgd", 0.1, clip_norm=1.0), monkeypatch)
+        make_step(model, spec, make_batches(8, 1))
 
 
 def test_layouts():
@@ -295,21 +310,17 @@ def test_captured_training_with_and_without(network, name):
     """20 steps in two graphs, of a full and of a short batch, from the same state."""
     torch.manual_seed(0)
     first, spec = create(network, 10).to(DEVICE).to(memory_format=torch.channels_last).train(), SPECS[name]
-    spec = OptimSpec(spec.name, 1e-3 if spec.name == "sgd" else 1e-5, spec.momentum, weight_decay=spec.weight_decay)
+    spec = OptimSpec(spec.name, 5e-4 if spec.name == "sgd" else 3e-6, spec.momentum, weight_decay=spec.weight_decay)
     feed = [
         (x.to(DEVICE).contiguous(memory_format=torch.channels_last), y.to(DEVICE)) for x, y in make_batches(32, 20, 64)
     ]
     begin, found = torch.cat([p.detach().flatten() for p in first.parameters()]), []
     for fused in (False, True):
         model = copy.deepcopy(first)
-        objective = Objective(model, LossSpec("ce").make().to(DEVICE), DecaySpec(), precision="bf16")
-        solver, tally, losses = optimiser.make(spec, model), Tally(DEVICE), []
-        objective.features = CastFeatures(model, optimiser=solver if fused else None)
-        start = {key: value.clone() for key, value in state.tensors_of(model, solver).items()}
+        start = state.tensors_of(first, optimiser.make(spec, first))
         with switches(DEVICE, "bf16", True), own_stream(DEVICE):
-            pool = torch.cuda.graph_pool_handle()
-            taken = GraphStep(objective, solver, spec, tally, feed[3:5], pool)
-            assert (taken.updates is not None) == fused
+            taken = make_step(model, spec, feed[3:5], fused=fused, pool=torch.cuda.graph_pool_handle())
+            solver, tally, losses = taken.optimiser, taken.tally, []
             state.restore(model, solver, start, {})
             for x, y in feed:
                 tally.reset()
