@@ -46,7 +46,7 @@ COUNTS = {
     "all-losses/figure-1": 4,
     "all-losses/figure-4": 64,
     "all-losses/figure-8": 8,
-    "imbalanced-relu/figure-1": 4,
+    "imbalanced-relu/figure-1": 6,
     "mse-landscape/figure-2": 0,
     "mse-landscape/figure-3": 3,
     "mse-landscape/figure-4": 14,

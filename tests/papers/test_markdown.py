@@ -132,6 +132,28 @@ def test_sgd_at_its_word_ends_where_the_note_says():
     assert f"accuracy of {100 * record.final('train.accuracy'):.0f} % (run {record.run_id})" in note
 
 
+def read_curve(run_id: str, field: str) -> dict[int, float]:
+    """A metric by epoch in one of the kept runs."""
+    return dict(zip(*read_run(ROOT / "results" / "runs" / run_id).series(field)))
+
+
+def test_sgd_with_momentum_goes_the_way_the_note_says():
+    note = get_experiment("imbalanced-relu/figure-1").notes[0]
+    accuracy, nc2 = (read_curve("5e711ececa3a", f"train.{field}") for field in ("accuracy", "nc2_relu"))
+    fitted = min(epoch for epoch, value in accuracy.items() if value == 1.0)
+    assert f"from epoch {fitted} on" in " ".join(note.split())
+    assert f"NC2 is {nc2[2000]:.2f} there and {nc2[4000]:.2f} at epoch 4000 (run 5e711ececa3a)" in note
+
+
+def test_adam_collapses_after_the_rate_is_divided_as_the_note_says():
+    experiment = get_experiment("imbalanced-relu/figure-2")
+    assert experiment.grid()[0].recipe.schedule.milestones == (2000,)
+    note, mlp = experiment.notes[1], read_curve("d5d42b236b49", "train.nc2_relu")
+    resnet = read_curve("1a2824b73536", "train.nc2_relu")
+    assert f"{mlp[2000]:.3f} for the MLP of width 1024 at epoch 2000, and {resnet[1000]:.3f} for ResNet18" in note
+    assert f"falls to {mlp[2400]:.4f} by epoch 2400 and {mlp[4000]:.4f} by epoch 4000 (run d5d42b236b49)" in note
+
+
 def test_without_records_everything_is_listed_as_not_run(script, tmp_path):
     script.main(str(tmp_path / "none"), str(tmp_path / "page.md"), draw=False)
     text = (tmp_path / "page.md").read_text()
@@ -167,9 +189,9 @@ def test_a_cause_of_shortened_runs_ends_with_them():
     claim = Claim("under Adam the NC metrics approach zero", False, "")
     short = Outcome(experiment, (), (claim,), Coverage(2, 2, 2, 2, ((1000, 4000),)), (), "", "")
     whole = replace(short, coverage=Coverage(2, 2, 2))
-    assert "still falling" in find_claim_cause(short, claim)
+    assert "ended before" in find_claim_cause(short, claim)
     assert find_claim_cause(whole, claim) == "not explained"
     assert find_claim_cause(short, replace(claim, lengths=(4000,))) == "not explained", "others are the short ones"
-    assert "still falling" in find_claim_cause(short, replace(claim, lengths=(1000,)))
+    assert "ended before" in find_claim_cause(short, replace(claim, lengths=(1000,)))
     other = replace(claim, text="something else")
     assert find_claim_cause(short, other) == "not explained; tried at 1000 of 4000 epochs only"

@@ -40,7 +40,13 @@ WORDS = {
 }
 UNSET = {"data.subset": "all samples", "model.feature_dim": "the network's own d"}
 PLAIN = ("data.name", "model.name", "optim.name", "model.head", "schedule.name")
-OPTIMISERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "lbfgs": "L-BFGS"}
+OPTIMISERS = {
+    "sgd": "SGD",
+    "sgd-momentum": "SGD with momentum",
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "lbfgs": "L-BFGS",
+}
 
 
 def name_optimiser(name: str) -> str:
