@@ -20,7 +20,7 @@ KINDS = (
     ("attention", ("_attend",)),
     ("last layer", ("_forward", "_backward_features", "_backward_head")),
     ("stem", ("_copy_windows",)),
-    ("optimiser and casts", ("multi_tensor",)),
+    ("optimiser and casts", ("multi_tensor", "_update")),
     ("weight gradients", ("wgrad",)),
     ("input gradients", ("dgrad",)),
     ("convolutions", ("fprop", "convolve", "convfwd", "init_device_workspace")),

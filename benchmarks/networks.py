@@ -7,7 +7,8 @@ memory, cuDNN's search and torch's fused optimiser. All but the first column of 
 graph, as ours is.
 
     ours          as `ncollapse train` runs it
-    one-stream    the same without streams beside it, and where its time goes (kernels.py)
+    torch-update  the same, all weights updated by torch's fused optimiser at the end of the step and cast by torch
+    one-stream    ours without streams beside it, and where its time goes (kernels.py)
     eager         the same network with torch's own kernels, launched one by one
     graph         the same, captured
     compiled      the same under torch.compile, captured; `--autotune` asks for mode="max-autotune"
@@ -37,8 +38,8 @@ from ncollapse.train.setup import COMPILE_FROM_STEPS
 from ncollapse.train.step import EagerStep, GraphStep, Tally
 
 STEPS, ROUNDS = 50, 5
-COLUMNS = ("ours", "one-stream", "eager", "graph", "compiled", "library")
-OURS = ("ours", "one-stream")
+COLUMNS = ("ours", "torch-update", "one-stream", "eager", "graph", "compiled", "library")
+OURS = ("ours", "torch-update", "one-stream")
 
 
 @contextmanager
@@ -84,16 +85,14 @@ class LibraryObjective(nn.Module):
 
 
 def make_step(
-    model: nn.Module,
     objective: nn.Module,
-    name: str,
+    solver: optimiser.Optimiser,
+    spec: OptimSpec,
     device: torch.device,
     batch: int,
     graph: bool,
 ) -> Callable[[], None]:
     """One training step on a fixed random batch."""
-    spec = OptimSpec("adamw" if name == "vit-small" else "sgd", 1e-3, weight_decay=5e-4)
-    solver = optimiser.make(spec, model)
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randn(batch, 3, 32, 32, device=device, generator=generator, dtype=torch.bfloat16)
     x = x.contiguous(memory_format=torch.channels_last)
@@ -126,20 +125,27 @@ def time_column(column: str, name: str, device: torch.device, batch: int, autotu
     """One cell: milliseconds a step, and the seconds until the first one was ready."""
     torch.manual_seed(0)
     began = time.perf_counter()
+    spec = OptimSpec("adamw" if name == "vit-small" else "sgd", 1e-3, weight_decay=5e-4)
     if column == "library":
         model = adapt_library(name).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        work = make_step(model, LibraryObjective(model), name, device, batch, graph=True)
+        solver = optimiser.make(spec, model)
+        work = make_step(LibraryObjective(model), solver, spec, device, batch, graph=True)
     else:
         network = create(name, 10).to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-        loss = LossSpec("ce").make().to(device)
+        loss, solver = LossSpec("ce").make().to(device), optimiser.make(spec, network)
         objective = Objective(network, loss, DecaySpec(), precision="bf16")
         if column in OURS:
             compiles = name in COMPILE_FROM_STEPS
-            objective.features = CastFeatures(network, overlap=column == "ours", compile=compiles)
+            objective.features = CastFeatures(
+                network,
+                overlap=column != "one-stream",
+                compile=compiles,
+                optimiser=None if column == "torch-update" else solver,
+            )
         elif column == "compiled":
             mode = "max-autotune-no-cudagraphs" if autotune else None
             objective.features = torch.compile(network.features, mode=mode)
-        work = make_step(network, objective, name, device, batch, graph=column != "eager")
+        work = make_step(objective, solver, spec, device, batch, graph=column != "eager")
     torch.cuda.synchronize()
     ready = time.perf_counter() - began
     cell: dict[str, Any] = {"ms": time_step(work), "ready_s": ready}
@@ -171,16 +177,16 @@ def time_networks(
             if column == "compiled":
                 cell["mode"] = "max-autotune" if name in autotune else "default"
             table[name][column] = cell
-            print(f"{name:20s} {column:10s} {cell}", flush=True)
+            print(f"{name:20s} {column:12s} {cell}", flush=True)
     return table
 
 
 def show_table(table: dict[str, Any]) -> str:
     """The milliseconds as lines of text."""
     columns = [column for column in COLUMNS if any(column in row for row in table.values())]
-    lines = [f"{'ms a step':20s}" + "".join(f"{column:>12s}" for column in columns)]
+    lines = [f"{'ms a step':20s}" + "".join(f"{column:>14s}" for column in columns)]
     for name, row in table.items():
-        cells = [f"{row[c]['ms']:12.2f}" if "ms" in row.get(c, {}) else f"{'-':>12s}" for c in columns]
+        cells = [f"{row[c]['ms']:14.2f}" if "ms" in row.get(c, {}) else f"{'-':>14s}" for c in columns]
         lines.append(f"{name:20s}" + "".join(cells))
     return "\n".join(lines)
 

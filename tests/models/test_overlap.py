@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from ncollapse.models import create, overlap
-from ncollapse.models.convolution import Conv2d
+from ncollapse.models.convolution import Conv2d, differentiate_convolution
 from ncollapse.train import casting, optimiser
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.objective import Objective
 from ncollapse.train.recipe import DecaySpec, LossSpec, OptimSpec
 from ncollapse.train.step import GraphStep, Tally
+from reference.streams import pretend, run
 
 
 class Later:
@@ -24,6 +25,9 @@ class Later:
     def start(self, work, *inputs):
         self.started += 1
         return work()
+
+    def update(self, weight, gradient):
+        pass
 
 
 @pytest.mark.parametrize(("size", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2)])
@@ -87,6 +91,38 @@ def test_memory_of_a_branch_is_kept_until_the_gradients_are_done(monkeypatch):
     assert not any(reference() is not None for reference in started)
 
 
+@pytest.mark.parametrize("stream", ["own", "branch"])
+def test_an_update_follows_both_gradients(monkeypatch, stream):
+    """The input gradient reads the kernel on the stream of its layer, which may be a shortcut's."""
+    pretend(monkeypatch)
+    updated, differentiate = [], torch.ops.aten.convolution_backward
+
+    def launch(*args):
+        run(("input gradient" if args[-1][0] else "weight gradient", args[2].data_ptr()))
+        return differentiate(*args)
+
+    def change(kernel, d_kernel):
+        updated.append((kernel.data_ptr(), run("update")))
+
+    monkeypatch.setattr(torch.ops.aten, "convolution_backward", launch)
+    beside = overlap.Beside(torch.device("cuda"), change)
+    kernels = [torch.randn(4, 4, 1, 1).bfloat16() for _ in range(3)]
+    x = torch.randn(2, 4, 3, 3).bfloat16()
+    places = {"own": beside.own, "branch": beside.branch}
+    for kernel in kernels:
+        with torch.cuda.stream(places[stream]):
+            dx, d_kernel = differentiate_convolution(x, x, kernel, (1, 1), (0, 0), beside)
+        plain = differentiate_convolution(x, x, kernel, (1, 1), (0, 0), None)
+        assert torch.equal(dx, plain[0])
+        assert torch.equal(d_kernel, plain[1])
+    assert [place for place, _ in updated] == [kernel.data_ptr() for kernel in kernels]
+    for place, before in updated:
+        assert {("input gradient", place), ("weight gradient", place)} <= before
+    assert "update" not in beside.own.seen
+    beside.join()
+    assert "update" in beside.own.seen
+
+
 def test_a_float32_convolution_is_torchs_own():
     later = Later()
     conv, x = Conv2d(2, 2, 1, bias=False), torch.randn(1, 2, 3, 3)
@@ -98,11 +134,13 @@ def test_a_float32_convolution_is_torchs_own():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "densenet121-small"])
 @pytest.mark.parametrize("crowded", [False, True])
-def test_captured_training_is_the_same(name, crowded, monkeypatch):
+@pytest.mark.parametrize("fused", [False, True])
+def test_captured_training_is_the_same(name, crowded, fused, monkeypatch):
     """Bit by bit, with kernels that are deterministic: a stream that does not wait for another would show.
 
     It shows where the weight gradients are late, as on a GPU that is crowded with the work of others, and where their
-    inputs are small enough to share pieces of memory with sums: with small batches.
+    inputs are small enough to share pieces of memory with sums: with small batches. `fused` updates must not come
+    before the last use of a weight's copy.
     """
     device = torch.device("cuda")
     torch.manual_seed(0)
@@ -117,12 +155,12 @@ def test_captured_training_is_the_same(name, crowded, monkeypatch):
             monkeypatch.setattr(casting.CastFeatures, "find_beside", lambda self, x: None)
         model = copy.deepcopy(first)
         objective = Objective(model, LossSpec("ce").make().to(device), DecaySpec(), precision="bf16")
-        objective.features = casting.CastFeatures(model)
         spec = OptimSpec("sgd", 0.05, weight_decay=5e-4)
+        solver = optimiser.make(spec, model)
+        objective.features = casting.CastFeatures(model, optimiser=solver if fused else None)
         with switches(device, "bf16", True), own_stream(device):
-            step = GraphStep(
-                objective, optimiser.make(spec, model), spec, Tally(device), [(x, y)], torch.cuda.graph_pool_handle()
-            )
+            step = GraphStep(objective, solver, spec, Tally(device), [(x, y)], torch.cuda.graph_pool_handle())
+            assert (step.updates is not None) == fused
             for _ in range(10):
                 if crowded:
                     with torch.cuda.stream(others):

@@ -46,7 +46,10 @@ def differentiate_convolution(
     padding: tuple[int, int],
     beside: Beside | None,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of the input and of the kernel; the latter `beside` the former where streams are given."""
+    """The gradients of the input and of the kernel; the latter `beside` the former where streams are given.
+
+    Then the kernel may be updated too: nothing may read it after this.
+    """
 
     def differentiate(wanted: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
         return torch.ops.aten.convolution_backward(  # type: ignore[no-any-return]
@@ -57,4 +60,6 @@ def differentiate_convolution(
         dx, d_kernel, _ = differentiate([True, True, False])
         return dx, d_kernel
     d_kernel = beside.start(lambda: differentiate([False, True, False])[1], dy, x, kernel)
-    return differentiate([True, False, False])[0], d_kernel
+    dx = differentiate([True, False, False])[0]
+    beside.update(kernel, d_kernel)
+    return dx, d_kernel

@@ -2,7 +2,8 @@
 
 The weight gradient of a convolution is needed only at the end of the backward pass. On a stream of its own it fills
 the multiprocessors that other kernels leave idle: small maps, the last blocks of a convolution, and norms, which wait
-for memory. A shortcut with a convolution runs beside the block that it skips, for the same reason.
+for memory. A shortcut with a convolution runs beside the block that it skips, for the same reason, and a weight is
+updated beside the gradients of the layers below its own.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ _here = threading.local()
 
 
 class Beside:
-    """The streams beside one run's own, which is the current one."""
+    """The streams beside one run's own, which is the current one.
 
-    def __init__(self, device: torch.device) -> None:
-        self.own = torch.cuda.current_stream(device)
-        self.gradients, self.branch = torch.cuda.Stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    `change(weight, gradient)` launches a weight's update; it keeps the gradient until `join`.
+    """
+
+    def __init__(self, device: torch.device, change: Callable[[Tensor, Tensor], None] | None = None) -> None:
+        self.own, self.change = torch.cuda.current_stream(device), change
+        self.gradients, self.branch, self.updates = (torch.cuda.Stream(device) for _ in range(3))  # type: ignore[no-untyped-call]
+        self.used: list[torch.cuda.Stream] = []
+        """Those with work since the last `join`: a capture must not wait for a stream that is not part of it."""
         self.pending: deque[tuple[Any, tuple[Tensor, ...]]] = deque()
         self.kept: list[tuple[Tensor, ...]] = []
         """What was started from other streams than the run's own reads. Memory of those streams, given back to them,
@@ -36,6 +42,7 @@ class Beside:
         """The result of `work`, which is not there before `join`; `inputs` are the tensors that it reads."""
         current = torch.cuda.current_stream()
         self.gradients.wait_stream(current)
+        self._use(self.gradients)
         with torch.cuda.stream(self.gradients):
             result = work()
             done = self.gradients.record_event()
@@ -48,11 +55,30 @@ class Beside:
             self.own.wait_event(done)  # from here on it may use the memory of the inputs again
         return result
 
+    def update(self, weight: Tensor, gradient: Tensor) -> None:
+        """Update a weight by the gradient that `start` gave, after all that the current stream has been given so far.
+
+        That must include whatever else reads the weight, on this stream or on those that it has waited for.
+        """
+        if self.change is None:
+            return
+        self.updates.wait_stream(torch.cuda.current_stream())
+        self.updates.wait_stream(self.gradients)
+        self._use(self.updates)
+        with torch.cuda.stream(self.updates):
+            self.change(weight, gradient)
+
     def join(self) -> None:
         """Have the current stream wait for everything that was started."""
-        torch.cuda.current_stream().wait_stream(self.gradients)
+        for stream in self.used:
+            torch.cuda.current_stream().wait_stream(stream)
+        self.used.clear()
         self.pending.clear()
         self.kept.clear()
+
+    def _use(self, stream: torch.cuda.Stream) -> None:
+        if stream not in self.used:
+            self.used.append(stream)
 
 
 @contextmanager

@@ -171,6 +171,7 @@ class _Loop:
         optimiser.set_rate(run.optimiser, rate)
         run.model.train()
         run.tally.reset()
+        run.step.begin_epoch()
         batch, samples = recipe.optim.batch_size, sum(run.loaders.counts)
         for i, (x, y) in enumerate(run.loaders.train.epoch(epoch)):
             run.step(x, y, min(batch, samples - i * batch))

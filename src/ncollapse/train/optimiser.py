@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from ncollapse.train.recipe import OptimSpec
 
+BETAS, EPS = (0.9, 0.999), 1e-8
+"""Of Adam and AdamW."""
+
 
 class PlainOptimiser:
     """One of torch's optimisers by the fused kernel that it calls; `lay_out` makes its state.
@@ -80,10 +83,10 @@ class PlainAdam(PlainOptimiser):
             steps,
             amsgrad=False,
             lr=group["lr"],
-            beta1=0.9,
-            beta2=0.999,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
             weight_decay=group["weight_decay"],
-            eps=1e-8,
+            eps=EPS,
             maximize=False,
         )
 

@@ -27,7 +27,7 @@ from ncollapse.train.recipe import Recipe
 from ncollapse.train.recover import find_checkpoint
 from ncollapse.train.state import restore, tensors_of
 from ncollapse.train.step import EagerStep, GraphStep, SearchStep, Tally
-from ncollapse.train.verify import import_kernels, verify_kernels, verify_last_layer
+from ncollapse.train.verify import import_kernels, verify_kernels, verify_last_layer, verify_update
 from ncollapse.train.verify_folding import verify_folding
 
 COMPILE_FROM_STEPS = {"vit-small": 15_000}
@@ -111,13 +111,14 @@ def prepare(
         if graph and not compile:
             verify_folding(recipe.model.name, model, x, recipe.precision)
         verify_last_layer(objective, y)
+    solver = optimiser.make(recipe.optim, model)
     ours = ":" not in recipe.model.name  # others may use weights in their way
     if ours and graph and recipe.precision == "bf16":
-        objective.features = CastFeatures(model, compile=compile)
+        fused = recipe.optim.clip_norm is None and verify_update(recipe.optim, world.device)
+        objective.features = CastFeatures(model, compile=compile, optimiser=solver if fused else None)
     elif compile:
         objective.features = torch.compile(model.features)
     minimised = objective if world.size == 1 else nn.parallel.DistributedDataParallel(objective)
-    solver = optimiser.make(recipe.optim, model)
     tally = Tally(world.device)
     pool = torch.cuda.graph_pool_handle() if graph else None
     extract = Extractor(model, recipe.precision, world, pool=pool, compile=compile)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ncollapse.train.capture import ALL, Captured
+from ncollapse.train.casting import CastFeatures
 from ncollapse.train.optimiser import Optimiser
 from ncollapse.train.recipe import OptimSpec
 
@@ -50,6 +51,9 @@ class EagerStep:
     def __call__(self, x: Tensor, y: Tensor, size: int) -> None:
         """Train on this process's share (x, y) of a batch of `size` samples."""
         self.work(x, y, size)
+
+    def begin_epoch(self) -> None:
+        """Call before the first step of an epoch: others may have changed the weights since the last step."""
 
     def drop_gradients(self) -> None:
         """What `optimiser.zero_grad` does, without the bookkeeping that takes longer on a small network."""
@@ -109,6 +113,10 @@ class GraphStep(EagerStep):
         pool: Any,
     ) -> None:
         super().__init__(objective, optimiser, spec, tally)
+        features = getattr(objective, "features", None)
+        self.updates = features.updates if isinstance(features, CastFeatures) else None
+        if self.updates is not None and spec.clip_norm is not None:
+            raise ValueError(f"clip_norm: expected None with updates in the backward pass, got {spec.clip_norm}")
         most = max(len(x) for x, _ in examples)
         self.graphs: dict[int, Captured] = {}
         for x, y in examples:
@@ -121,5 +129,11 @@ class GraphStep(EagerStep):
                 search=ALL if len(x) == most else None,
             )
 
+    def begin_epoch(self) -> None:
+        if self.updates is not None:
+            self.updates.refresh()
+
     def __call__(self, x: Tensor, y: Tensor, size: int) -> None:
+        if self.updates is not None:
+            self.updates.refresh_changed()
         self.graphs[size](x, y)

@@ -11,11 +11,12 @@ import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ncollapse.models import Network, norm
 from ncollapse.processes import importing
@@ -24,7 +25,10 @@ from ncollapse.train.backend import switch_precision
 from ncollapse.train.capture import CAPTURING
 from ncollapse.train.last_layer import fuse_last_layer, knows_last_layer
 from ncollapse.train.objective import Objective, autocast
+from ncollapse.train.optimiser import PlainOptimiser, make
+from ncollapse.train.recipe import OptimSpec
 from ncollapse.train.verified import remember_verified, was_verified
+from ncollapse.train.weight_updates import WeightUpdates
 
 Found = Sequence[Tensor]
 """Features, or the objective and the loss; and gradients where there are any."""
@@ -36,6 +40,8 @@ LARGER, SLACK = 1.5, 0.02
 """In bfloat16 the kernels may be so many times as far from float32 as torch's own, and a little more. Rounding alone
 changes the gradients of a ResNet50 by more than their norm, so that no fixed bound would do."""
 LAST_LAYER_ERROR = 1e-3
+UPDATE_ERROR, UPDATES = 1e-5, 4
+"""Relative, of weights and of the optimiser's state after so many updates."""
 _verified: set[tuple[object, ...]] = set()
 
 
@@ -44,7 +50,7 @@ def import_kernels() -> None:
     """Import Triton and the kernels that most networks use; what is wrong with them is said where they are used."""
     if norm.HAS_TRITON:
         with suppress(Exception), importing():
-            for name in ("fused_norm", "fused_stem", "fused_last_layer", "fused_fold"):
+            for name in ("fused_norm", "fused_stem", "fused_last_layer", "fused_fold", "fused_update"):
                 import_module(f"ncollapse.models.{name}")
 
 
@@ -60,6 +66,20 @@ def verify_last_layer(objective: Objective, target: Tensor) -> None:
     if knows_last_layer(head, loss):
         facts = "last layer", loss.name, tuple(head.weight.shape), head.bias is None, tuple(target.shape)
         verify(f"loss.name = {loss.name!r}", facts, target, lambda: find_last_layer_fault(objective, target))
+
+
+def verify_update(spec: OptimSpec, device: torch.device) -> bool:
+    """Whether the fused updates of this optimiser can be used: where they disagree with torch's, the rest still is."""
+    key = "update", spec.name, spec.momentum, spec.weight_decay, device
+    with CAPTURING:
+        if device.type != "cuda" or not norm.HAS_TRITON:
+            return False
+        fault = None if key in _verified else describe_errors(lambda: compare_updates(spec, device))
+    if fault is None:
+        _verified.add(key)
+        return True
+    log.warning("optim.name = %r: the fused updates are not used on this GPU, torch's own are: %s", spec.name, fault)
+    return False
 
 
 def stop_kernels(what: str, fault: str) -> None:
@@ -133,6 +153,36 @@ def compare_last_layers(objective: Objective, target: Tensor) -> str | None:
     features = torch.randn(len(target), dim, generator=generator).to(target.device)
     fused, plain = (differentiate_last_layer(objective, features, target, fused=fused) for fused in (True, False))
     return name_fault(fused, plain, (LAST_LAYER_ERROR,) * 2, ("values", "gradients"))
+
+
+def compare_updates(spec: OptimSpec, device: torch.device) -> str | None:
+    """Weights and state after some updates by random gradients, fused and by torch; and the copies in bfloat16."""
+    generator = torch.Generator().manual_seed(0)
+    start, *grads = torch.randn(1 + UPDATES, 65, 64, generator=generator).to(device)
+    found, wanted = (_update_often(spec, start, [grad.bfloat16() for grad in grads], fused) for fused in (True, False))
+    if not torch.allclose(found[2].float(), found[0], rtol=2**-7, atol=0.0):
+        return "their copies in bfloat16 are not those of the weights"
+    return name_fault(found[:2], wanted[:2], (UPDATE_ERROR,) * 2, ("weights", "states"))
+
+
+def _update_often(spec: OptimSpec, start: Tensor, grads: list[Tensor], fused: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The weight, the state as one vector, and the copy in bfloat16."""
+    layer = nn.Linear(start.shape[1], start.shape[0], bias=False).to(start.device)
+    weight = layer.weight
+    with torch.no_grad():
+        weight.copy_(start)
+    solver = make(replace(spec, lr=0.1, scale_lr=False), layer)
+    assert isinstance(solver, PlainOptimiser)
+    solver.param_groups[0]["lr"] = torch.tensor(0.1, device=start.device)  # as on a GPU
+    updates = WeightUpdates(solver, [weight])
+    for grad in grads:
+        if fused:
+            updates.finish((grad,))
+        else:
+            weight.grad = grad.float()
+            solver.step()
+    state = [value.flatten() for value in solver.state[weight].values()]
+    return weight.detach(), torch.cat([*state, torch.ones(1, device=start.device)]), updates.copies[0]
 
 
 def name_fault(
