@@ -7,7 +7,7 @@ import torch
 
 from ncollapse.models import create, norm, overlap
 from ncollapse.models.convolution import Conv2d
-from ncollapse.train import casting, optimiser, recipes, run, state, step, verify, weight_updates
+from ncollapse.train import casting, optimiser, recipes, run, state, step, verify, verify_update, weight_updates
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.casting import CastFeatures
 from ncollapse.train.objective import Objective
@@ -74,13 +74,15 @@ def test_the_kernels_take_the_steps_of_torch(name):
             assert fused.state[weight].keys() == plain.state[twin].keys()
             for key, value in fused.state[weight].items():
                 tolerance = 1e-6 if key in ("momentum_buffer", "exp_avg") else 0.0  # sums that may cancel
-                torch.testing.assert_close(value, plain.state[twin][key], rtol=2e-6, atol=tolerance)
+                # on a GPU torch takes 1 - 0.999 in float32, which is 1.3e-5 less than 0.001
+                relative = 2e-5 if key == "exp_avg_sq" and ON_GPU else 2e-6
+                torch.testing.assert_close(value, plain.state[twin][key], rtol=relative, atol=tolerance)
 
 
 @kernels
 @pytest.mark.parametrize("name", SPECS)
 def test_no_fault_is_found(name):
-    assert verify.compare_updates(SPECS[name], DEVICE) is None
+    assert verify_update.compare_updates(SPECS[name], DEVICE) is None
 
 
 @pytest.mark.parametrize(
@@ -92,9 +94,11 @@ def test_no_fault_is_found(name):
         (lambda weight, copy: weight.view(7), "RuntimeError"),
     ],
 )
-def test_wrong_updates_are_found_and_only_they_are_switched_off(monkeypatch, caplog, harm, said):
+def test_wrong_updates_are_found_and_only_they_are_switched_off(monkeypatch, caplog, tmp_path, harm, said):
     define_updates(monkeypatch)
     monkeypatch.setattr(verify, "_verified", set())
+    monkeypatch.setattr(verify, "describe_gpu", lambda _: ("a GPU",))
+    monkeypatch.setenv("NCOLLAPSE_CACHE", str(tmp_path))
     monkeypatch.setattr(norm, "HAS_TRITON", True)
     right = weight_updates.apply_update
 
@@ -105,14 +109,14 @@ def test_wrong_updates_are_found_and_only_they_are_switched_off(monkeypatch, cap
             copy.data.copy_(weight.data)
 
     monkeypatch.setattr(weight_updates, "apply_update", wrong)
-    compare = verify.compare_updates
-    monkeypatch.setattr(verify, "compare_updates", lambda spec, device: compare(spec, DEVICE))
+    compare = verify_update.compare_updates
+    monkeypatch.setattr(verify_update, "compare_updates", lambda spec, device: compare(spec, DEVICE))
     for name in SPECS:
-        assert verify.verify_update(SPECS[name], torch.device("cuda")) == (said is None)
+        assert verify_update.verify_update(SPECS[name], torch.device("cuda")) == (said is None)
     assert len(caplog.messages) == (0 if said is None else len(SPECS))
     assert all(said in message and "fused updates are not used" in message for message in caplog.messages)
     assert norm.HAS_TRITON
-    assert not verify.verify_update(SPECS["sgd"], torch.device("cpu"))
+    assert not verify_update.verify_update(SPECS["sgd"], torch.device("cpu"))
 
 
 class Replayed:
@@ -307,32 +311,56 @@ def test_what_the_kernels_do_not_know():
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("network", ["resnet18", "densenet121-small", "vit-small"])
 def test_captured_training_with_and_without(network, name):
-    """20 steps in two graphs, of a full and of a short batch, from the same state."""
+    """20 steps in two graphs, of a full and of a short batch: each step of both from the same state, then on their own.
+
+    From the same state both find the same gradients. On their own, rounding makes them part.
+    """
     torch.manual_seed(0)
     first, spec = create(network, 10).to(DEVICE).to(memory_format=torch.channels_last).train(), SPECS[name]
     spec = OptimSpec(spec.name, 5e-4 if spec.name == "sgd" else 3e-6, spec.momentum, weight_decay=spec.weight_decay)
     feed = [
         (x.to(DEVICE).contiguous(memory_format=torch.channels_last), y.to(DEVICE)) for x, y in make_batches(32, 20, 64)
     ]
-    begin, found = torch.cat([p.detach().flatten() for p in first.parameters()]), []
-    for fused in (False, True):
-        model = copy.deepcopy(first)
-        start = state.tensors_of(first, optimiser.make(spec, first))
-        with switches(DEVICE, "bf16", True), own_stream(DEVICE):
-            taken = make_step(model, spec, feed[3:5], fused=fused, pool=torch.cuda.graph_pool_handle())
-            solver, tally, losses = taken.optimiser, taken.tally, []
-            state.restore(model, solver, start, {})
+    start = state.tensors_of(first, optimiser.make(spec, first))
+    with switches(DEVICE, "bf16", True), own_stream(DEVICE):
+        plain, fused = (
+            make_step(copy.deepcopy(first), spec, feed[3:5], fused=fused, pool=torch.cuda.graph_pool_handle())
+            for fused in (False, True)
+        )
+        for together in (True, False):
+            put_back(plain, start)
+            put_back(fused, start)
+            losses = []
             for x, y in feed:
-                tally.reset()
-                taken(x, y, len(y))
-                losses.append(tally.read()[0] / len(y))
-            if fused:
-                for weight, duplicate in zip(taken.updates.weights, taken.updates.copies):
-                    assert torch.equal(weight.bfloat16(), duplicate)
-        after = {key: float(value) for key, value in state.tensors_of(model, solver).items() if key.endswith(".step")}
-        assert set(after.values()) <= {20.0}
-        found.append((torch.tensor(losses), torch.cat([p.detach().flatten() for p in model.parameters()])))
-    (plain, wanted), (losses, weights) = found
-    torch.testing.assert_close(losses, plain, rtol=1e-3, atol=0.0)
-    assert (weights - wanted).norm() <= 1e-4 * wanted.norm()
-    assert (weights - wanted).norm() <= 0.1 * (wanted - begin).norm()
+                if together:
+                    put_back(fused, read_state(plain))
+                before = read_weights(plain)
+                losses.append([take(taken, x, y) for taken in (plain, fused)])
+                assert all(torch.equal(w.bfloat16(), c) for w, c in zip(fused.updates.weights, fused.updates.copies))
+                if together:
+                    moved = (read_weights(plain) - before).norm()
+                    assert (read_weights(fused) - read_weights(plain)).norm() <= 1e-3 * moved
+            ours, theirs = torch.tensor(losses).unbind(1)
+            torch.testing.assert_close(ours, theirs, rtol=1e-5 if together else 1e-2, atol=0.0)
+            for key, value in read_state(fused).items():
+                assert not key.endswith(".step") or float(value) == 20.0
+
+
+def take(taken, x, y):
+    """The loss of a step."""
+    taken.tally.reset()
+    taken(x, y, len(y))
+    return taken.tally.read()[0] / len(y)
+
+
+def read_state(taken):
+    tensors = state.tensors_of(taken.objective.model, taken.optimiser)
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def put_back(taken, tensors):
+    state.restore(taken.objective.model, taken.optimiser, tensors, {})
+
+
+def read_weights(taken):
+    return torch.cat([p.detach().flatten() for p in taken.objective.model.parameters()])

@@ -27,8 +27,9 @@ from ncollapse.train.recipe import Recipe
 from ncollapse.train.recover import find_checkpoint
 from ncollapse.train.state import restore, tensors_of
 from ncollapse.train.step import EagerStep, GraphStep, SearchStep, Tally
-from ncollapse.train.verify import import_kernels, verify_kernels, verify_last_layer, verify_update
+from ncollapse.train.verify import import_kernels, verify_kernels, verify_last_layer
 from ncollapse.train.verify_folding import verify_folding
+from ncollapse.train.verify_update import verify_update
 
 COMPILE_FROM_STEPS = {"vit-small": 15_000}
 """Networks that compiling makes faster, and from how many steps on it repays itself: on an H200 it takes 20 to 35 s the

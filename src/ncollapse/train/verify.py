@@ -11,12 +11,11 @@ import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ncollapse.models import Network, norm
 from ncollapse.processes import importing
@@ -25,10 +24,7 @@ from ncollapse.train.backend import switch_precision
 from ncollapse.train.capture import CAPTURING
 from ncollapse.train.last_layer import fuse_last_layer, knows_last_layer
 from ncollapse.train.objective import Objective, autocast
-from ncollapse.train.optimiser import PlainOptimiser, make
-from ncollapse.train.recipe import OptimSpec
 from ncollapse.train.verified import remember_verified, was_verified
-from ncollapse.train.weight_updates import WeightUpdates
 
 Found = Sequence[Tensor]
 """Features, or the objective and the loss; and gradients where there are any."""
@@ -40,8 +36,6 @@ LARGER, SLACK = 1.5, 0.02
 """In bfloat16 the kernels may be so many times as far from float32 as torch's own, and a little more. Rounding alone
 changes the gradients of a ResNet50 by more than their norm, so that no fixed bound would do."""
 LAST_LAYER_ERROR = 1e-3
-UPDATE_ERROR, UPDATES = 1e-5, 4
-"""Relative, of weights and of the optimiser's state after so many updates."""
 _verified: set[tuple[object, ...]] = set()
 
 
@@ -57,7 +51,7 @@ def import_kernels() -> None:
 def verify_kernels(name: str, model: Network, x: Tensor, precision: str) -> None:
     """Switch the fused kernels off if they fail or disagree on the first samples `x`; once per network and device."""
     facts = name, precision, tuple(x.shape[1:])
-    verify(f"model.name = {name!r}", facts, x, lambda: find_fault(model, x[:SAMPLES].float(), precision))
+    verify(f"model.name = {name!r}", facts, x.device, lambda: find_fault(model, x[:SAMPLES].float(), precision))
 
 
 def verify_last_layer(objective: Objective, target: Tensor) -> None:
@@ -65,21 +59,7 @@ def verify_last_layer(objective: Objective, target: Tensor) -> None:
     head, loss = objective.model.head, objective.loss
     if knows_last_layer(head, loss):
         facts = "last layer", loss.name, tuple(head.weight.shape), head.bias is None, tuple(target.shape)
-        verify(f"loss.name = {loss.name!r}", facts, target, lambda: find_last_layer_fault(objective, target))
-
-
-def verify_update(spec: OptimSpec, device: torch.device) -> bool:
-    """Whether the fused updates of this optimiser can be used: where they disagree with torch's, the rest still is."""
-    key = "update", spec.name, spec.momentum, spec.weight_decay, device
-    with CAPTURING:
-        if device.type != "cuda" or not norm.HAS_TRITON:
-            return False
-        fault = None if key in _verified else describe_errors(lambda: compare_updates(spec, device))
-    if fault is None:
-        _verified.add(key)
-        return True
-    log.warning("optim.name = %r: the fused updates are not used on this GPU, torch's own are: %s", spec.name, fault)
-    return False
+        verify(f"loss.name = {loss.name!r}", facts, target.device, lambda: find_last_layer_fault(objective, target))
 
 
 def stop_kernels(what: str, fault: str) -> None:
@@ -91,22 +71,28 @@ def stop_kernels(what: str, fault: str) -> None:
 def verify(
     what: str,
     facts: tuple[object, ...],
-    on: Tensor,
+    device: torch.device,
     find: Callable[[], str | None],
     stop: Callable[[str, str], None] = stop_kernels,
-) -> None:
-    """Call `stop` if `find` names a fault, unless the same comparison has passed before."""
-    key = (*facts, on.device)
+) -> bool:
+    """Whether kernels can be used on this device: `find` names no fault, or the same comparison has passed before.
+
+    If it names one, `stop` is called with it.
+    """
+    key = (*facts, device)
     with CAPTURING:  # not beside another run's capture, and once for the runs that share a GPU
-        if not (on.is_cuda and norm.HAS_TRITON) or key in _verified:
-            return
-        facts = (*facts, *describe_gpu(on.device))
+        if device.type != "cuda" or not norm.HAS_TRITON:
+            return False
+        if key in _verified:
+            return True
+        facts = (*facts, *describe_gpu(device))
         fault = None if was_verified(*facts) else find()
-        if fault is None:
-            _verified.add(key)
-            remember_verified(*facts)
-        else:
+        if fault is not None:
             stop(what, fault)
+            return False
+        _verified.add(key)
+        remember_verified(*facts)
+        return True
 
 
 def describe_gpu(device: torch.device) -> tuple[object, ...]:
@@ -153,36 +139,6 @@ def compare_last_layers(objective: Objective, target: Tensor) -> str | None:
     features = torch.randn(len(target), dim, generator=generator).to(target.device)
     fused, plain = (differentiate_last_layer(objective, features, target, fused=fused) for fused in (True, False))
     return name_fault(fused, plain, (LAST_LAYER_ERROR,) * 2, ("values", "gradients"))
-
-
-def compare_updates(spec: OptimSpec, device: torch.device) -> str | None:
-    """Weights and state after some updates by random gradients, fused and by torch; and the copies in bfloat16."""
-    generator = torch.Generator().manual_seed(0)
-    start, *grads = torch.randn(1 + UPDATES, 65, 64, generator=generator).to(device)
-    found, wanted = (_update_often(spec, start, [grad.bfloat16() for grad in grads], fused) for fused in (True, False))
-    if not torch.allclose(found[2].float(), found[0], rtol=2**-7, atol=0.0):
-        return "their copies in bfloat16 are not those of the weights"
-    return name_fault(found[:2], wanted[:2], (UPDATE_ERROR,) * 2, ("weights", "states"))
-
-
-def _update_often(spec: OptimSpec, start: Tensor, grads: list[Tensor], fused: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The weight, the state as one vector, and the copy in bfloat16."""
-    layer = nn.Linear(start.shape[1], start.shape[0], bias=False).to(start.device)
-    weight = layer.weight
-    with torch.no_grad():
-        weight.copy_(start)
-    solver = make(replace(spec, lr=0.1, scale_lr=False), layer)
-    assert isinstance(solver, PlainOptimiser)
-    solver.param_groups[0]["lr"] = torch.tensor(0.1, device=start.device)  # as on a GPU
-    updates = WeightUpdates(solver, [weight])
-    for grad in grads:
-        if fused:
-            updates.finish((grad,))
-        else:
-            weight.grad = grad.float()
-            solver.step()
-    state = [value.flatten() for value in solver.state[weight].values()]
-    return weight.detach(), torch.cat([*state, torch.ones(1, device=start.device)]), updates.copies[0]
 
 
 def name_fault(

@@ -33,7 +33,7 @@ def verify_folding(name: str, model: Network, x: Tensor, precision: str) -> None
     if folded.FOLDS and precision == "bf16" and isinstance(model.trunk, FOLDED):
         facts = "folded", name, tuple(x.shape[1:])
         find = lambda: find_folding_fault(model, x[:SAMPLES].float())  # noqa: E731
-        verify(f"model.name = {name!r}", facts, x, find, stop=folded.stop_folding)
+        verify(f"model.name = {name!r}", facts, x.device, find, stop=folded.stop_folding)
 
 
 def find_folding_fault(model: Network, x: Tensor) -> str | None:
