@@ -7,8 +7,9 @@ memory, cuDNN's search and torch's fused optimiser. All but the first column of 
 graph, as ours is.
 
     ours          as `ncollapse train` runs it
+    uncompiled    the same without torch.compile, which ours uses for vit-small
     torch-update  the same, all weights updated by torch's fused optimiser at the end of the step and cast by torch
-    one-stream    ours without streams beside it, and where its time goes (kernels.py)
+    one-stream    ours without streams beside it, and where its time goes (kernels.py); uncompiled-one-stream likewise
     eager         the same network with torch's own kernels, launched one by one
     graph         the same, captured
     compiled      the same under torch.compile, captured; `--autotune` asks for mode="max-autotune"
@@ -38,8 +39,8 @@ from ncollapse.train.setup import COMPILE_FROM_STEPS
 from ncollapse.train.step import EagerStep, GraphStep, Tally
 
 STEPS, ROUNDS = 50, 5
-COLUMNS = ("ours", "torch-update", "one-stream", "eager", "graph", "compiled", "library")
-OURS = ("ours", "torch-update", "one-stream")
+OURS = ("ours", "uncompiled", "torch-update", "one-stream", "uncompiled-one-stream")
+COLUMNS = (*OURS, "eager", "graph", "compiled", "library")
 
 
 @contextmanager
@@ -135,10 +136,10 @@ def time_column(column: str, name: str, device: torch.device, batch: int, autotu
         loss, solver = LossSpec("ce").make().to(device), optimiser.make(spec, network)
         objective = Objective(network, loss, DecaySpec(), precision="bf16")
         if column in OURS:
-            compiles = name in COMPILE_FROM_STEPS
+            compiles = name in COMPILE_FROM_STEPS and not column.startswith("uncompiled")
             objective.features = CastFeatures(
                 network,
-                overlap=column != "one-stream",
+                overlap=not column.endswith("one-stream"),
                 compile=compiles,
                 optimiser=None if column == "torch-update" else solver,
             )
@@ -149,7 +150,7 @@ def time_column(column: str, name: str, device: torch.device, batch: int, autotu
     torch.cuda.synchronize()
     ready = time.perf_counter() - began
     cell: dict[str, Any] = {"ms": time_step(work), "ready_s": ready}
-    if column == "one-stream":
+    if column.endswith("one-stream"):
         floor = count_norm_bytes(name, batch) / measure_bandwidth(device)
         cell |= {**profile_step(work), "least_norm_us": round(1e6 * floor, 1)}
     return cell
@@ -184,9 +185,11 @@ def time_networks(
 def show_table(table: dict[str, Any]) -> str:
     """The milliseconds as lines of text."""
     columns = [column for column in COLUMNS if any(column in row for row in table.values())]
-    lines = [f"{'ms a step':20s}" + "".join(f"{column:>14s}" for column in columns)]
+    widths = {column: max(14, len(column) + 2) for column in columns}
+    lines = [f"{'ms a step':20s}" + "".join(f"{column:>{widths[column]}s}" for column in columns)]
     for name, row in table.items():
-        cells = [f"{row[c]['ms']:14.2f}" if "ms" in row.get(c, {}) else f"{'-':>14s}" for c in columns]
+        found = {c: f"{row[c]['ms']:.2f}" if "ms" in row.get(c, {}) else "-" for c in columns}
+        cells = [f"{found[c]:>{widths[c]}s}" for c in columns]
         lines.append(f"{name:20s}" + "".join(cells))
     return "\n".join(lines)
 

@@ -29,9 +29,13 @@ def attend(qkv: Tensor, heads: int) -> Tensor:
 
 def can_fuse_attention(qkv: Tensor, heads: int) -> bool:
     """Whether the fused kernels know this case."""
-    dim = qkv.shape[2] // 3 // heads
     known = norm.has_kernels() and qkv.is_cuda and qkv.dtype == torch.bfloat16 and qkv.is_contiguous()
-    return known and qkv.shape[1] <= LONGEST and dim in (16, 32, 64)
+    return known and knows_attention(qkv.shape[1], qkv.shape[2] // 3 // heads)
+
+
+def knows_attention(tokens: int, dim: int) -> bool:
+    """Whether the fused kernels know heads of this dimension over so many tokens."""
+    return tokens <= LONGEST and dim in (16, 32, 64)
 
 
 @custom_op("ncollapse::attend", mutates_args=(), device_types="cuda")

@@ -80,8 +80,13 @@ def _differentiate_scores(do, v, v2, p, p2, scale):  # type: ignore[no-untyped-d
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _attend_backward(  # type: ignore[no-untyped-def]
-    d_out, qkv, d_qkv, tokens, heads, scale, TILE: tl.constexpr, REST: tl.constexpr, DIM: tl.constexpr,
+    d_out, qkv, d_qkv, sums, tokens, heads, scale, ld_sums,
+    SUMS: tl.constexpr, TILE: tl.constexpr, REST: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
+    """With SUMS the gradient's sums over the tokens of this image are stored too.
+
+    Those of the values' are sums of dO, since the rows of P sum to 1; those of the keys' are 0, as the rows of dS are.
+    """
     image, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     width = heads * DIM
     base = qkv + image * tokens * 3 * width + head * DIM
@@ -95,7 +100,10 @@ def _attend_backward(  # type: ignore[no-untyped-def]
     do = _load(come, 0, tokens, width, TILE, DIM)  # zero past the last token: those rows add nothing
     p, p2 = _weigh(q, k, k2, tokens, scale, TILE, REST)
     ds, ds2 = _differentiate_scores(do, v, v2, p, p2, scale)
-    _store(to, tl.dot(ds, k) + tl.dot(ds2, k2), 0, tokens, 3 * width, TILE, DIM)
+    dq = tl.dot(ds, k) + tl.dot(ds2, k2)
+    _store(to, dq, 0, tokens, 3 * width, TILE, DIM)
+    sum_q = tl.sum(dq, 0)  # zero past the last token, as dS is
+    sum_v = tl.sum(do.to(tl.float32), 0)
     dk = tl.dot(tl.trans(ds), q)
     dk2 = tl.dot(tl.trans(ds2), q)
     dv = tl.dot(tl.trans(p.to(do.dtype)), do)
@@ -105,7 +113,10 @@ def _attend_backward(  # type: ignore[no-untyped-def]
         do2 = _load(come, TILE, tokens, width, REST, DIM)
         p21, p22 = _weigh(q2, k, k2, tokens, scale, TILE, REST)
         ds21, ds22 = _differentiate_scores(do2, v, v2, p21, p22, scale)
-        _store(to, tl.dot(ds21, k) + tl.dot(ds22, k2), TILE, tokens, 3 * width, REST, DIM)
+        dq2 = tl.dot(ds21, k) + tl.dot(ds22, k2)
+        _store(to, dq2, TILE, tokens, 3 * width, REST, DIM)
+        sum_q += tl.sum(dq2, 0)
+        sum_v += tl.sum(do2.to(tl.float32), 0)
         dk += tl.dot(tl.trans(ds21), q2)
         dk2 += tl.dot(tl.trans(ds22), q2)
         dv += tl.dot(tl.trans(p21.to(do2.dtype)), do2)
@@ -114,6 +125,11 @@ def _attend_backward(  # type: ignore[no-untyped-def]
     _store(to + width, dk2, TILE, tokens, 3 * width, REST, DIM)
     _store(to + 2 * width, dv, 0, tokens, 3 * width, TILE, DIM)
     _store(to + 2 * width, dv2, TILE, tokens, 3 * width, REST, DIM)
+    if SUMS:
+        mine = sums + image * ld_sums + head * DIM + tl.arange(0, DIM)
+        tl.store(mine, sum_q)
+        tl.store(mine + width, tl.zeros((DIM,), tl.float32))
+        tl.store(mine + 2 * width, sum_v)
 
 
 def choose_tiles(tokens: int) -> tuple[int, int]:
@@ -136,10 +152,13 @@ def compute_attention(qkv: Tensor, heads: int) -> Tensor:
     return out
 
 
-def differentiate_attention(d_out: Tensor, qkv: Tensor, heads: int) -> Tensor:
-    """The gradient of qkv."""
+def differentiate_attention(d_out: Tensor, qkv: Tensor, heads: int, sums: Tensor | None = None) -> Tensor:
+    """The gradient of qkv; sums [B, 3 width] get its sums over the tokens of each image."""
     images, tokens, triple = qkv.shape
     d_qkv = torch.empty_like(qkv)
     dim = triple // 3 // heads
-    _attend_backward[images, heads](d_out, qkv, d_qkv, tokens, heads, dim**-0.5, *choose_tiles(tokens), dim)
+    _attend_backward[images, heads](
+        d_out, qkv, d_qkv, sums, tokens, heads, dim**-0.5, 0 if sums is None else sums.stride(0),
+        sums is not None, *choose_tiles(tokens), dim,
+    )  # fmt: skip
     return d_qkv

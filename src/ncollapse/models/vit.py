@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ncollapse.models.attention import attend
+from ncollapse.models.encoder import can_fuse_encoder, run_encoder
 
 WIDTH, DEPTH, HEADS = 384, 12, 6
 
@@ -52,6 +53,8 @@ class VisionTransformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.position
+        if can_fuse_encoder(self.layers, self.norm, x):
+            return run_encoder(list(self.layers), self.norm, x)  # type: ignore[arg-type]
         return self.norm(self.layers(x)[:, 0])  # type: ignore[no-any-return]
 
 
