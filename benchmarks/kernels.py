@@ -16,7 +16,7 @@ PASSES = 8
 """Times that a norm in training must read or write its map: forward read, read, write; backward read two maps for the
 sums, read both again and write one."""
 KINDS = (
-    ("layer norms and GELU", ("_add_norm", "_gelu", "_add_blocks")),
+    ("layer norms and GELU", ("_add_norm", "_gelu", "_add_blocks", "_add_positions")),
     ("norm", ("_statistics", "_apply_forward", "_sum_backward", "_apply_backward")),
     ("attention", ("_attend",)),
     ("last layer", ("_forward", "_backward_features", "_backward_head")),

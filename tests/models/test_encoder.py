@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import reference.transformer_ops as definitions
 from ncollapse.models import create, encoder, overlap, vit
 from ncollapse.models.encoder import can_fuse_encoder, differentiate_linear, knows_layers, run_encoder
-from ncollapse.models.norm import fusing, without_kernels
+from ncollapse.models.norm import fusing, is_fusing, without_kernels
 from ncollapse.models.vit import EncoderLayer
 from ncollapse.train import casting, optimiser
 from ncollapse.train.backend import own_stream, switches
@@ -20,6 +20,7 @@ from ncollapse.train.casting import CastFeatures
 from ncollapse.train.objective import Objective, autocast
 from ncollapse.train.recipe import DecaySpec, LossSpec, OptimSpec
 from ncollapse.train.step import GraphStep, Tally
+from ncollapse.train.verify import find_fault
 from reference.norm_ops import INTERPRETED
 from reference.streams import pretend, run
 from reference.updates import define_updates
@@ -316,7 +317,8 @@ def test_updates_beside_the_fused_layers(defined, monkeypatch):
     """Bit by bit as torch's kernel stands for ours: no weight is updated before its last use, none twice."""
     define_updates(monkeypatch)
     monkeypatch.setattr(vit, "DEPTH", 2)
-    monkeypatch.setattr(vit, "can_fuse_encoder", lambda layers, norm, x: True)
+    for name in ("can_fuse_embedding", "can_fuse_encoder"):
+        monkeypatch.setattr(vit, name, lambda *_: True)
     torch.manual_seed(0)
     first, x = create("vit-small", 4, image_size=16), torch.randn(3, 3, 16, 16)
     found, early = [], []
@@ -362,14 +364,23 @@ def test_bfloat16_layers_are_near_float32(monkeypatch, width, heads, tokens):
         assert_near(ours, wanted, 1.5 * float(error) + 2e-3)
 
 
-@on_gpu
-def test_bfloat16_networks_are_near_float32():
+@pytest.fixture
+def network(defined, monkeypatch):
+    """A network whose kernels are used as on a GPU; a shallow one where their definitions stand for them."""
+    if EXACT:
+        monkeypatch.setattr(vit, "DEPTH", 2)
+        for name in ("can_fuse_embedding", "can_fuse_encoder"):
+            monkeypatch.setattr(vit, name, lambda *_: is_fusing() and torch.is_autocast_enabled("cpu"))
     torch.manual_seed(0)
-    network, x = create("vit-small", 10).to(DEVICE), make(64, 3, 32, 32)
-    found = []
+    return create("vit-small", 10, image_size=32 if ON_GPU else 16).to(DEVICE)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="by the definitions, or on a GPU")
+def test_bfloat16_networks_are_near_float32(network):
+    x, found = make(*((64, 3, 32, 32) if ON_GPU else (6, 3, 16, 16))), []
     for precision, fused in (("fp32", False), ("bf16", False), ("bf16", True)):
         twin = copy.deepcopy(network)
-        with switches(DEVICE, "fp32", True), fusing() if fused else without_kernels(), autocast(DEVICE, precision):
+        with fusing() if fused else without_kernels(), autocast(DEVICE, precision):
             features = twin.features(x)
             with torch.no_grad():
                 assert_near(twin.features(x), features, 1e-6)
@@ -378,6 +389,22 @@ def test_bfloat16_networks_are_near_float32():
     for exact, theirs, ours in zip(*found, strict=True):
         error = (theirs - exact).norm() / exact.norm()
         assert_near(ours, exact, 1.5 * float(error) + 1e-2)
+    assert not torch.equal(found[1][0], found[2][0])  # by other kernels
+
+
+@pytest.mark.skipif(ON_GPU or INTERPRETED, reason="by the definitions")
+@pytest.mark.parametrize("harm", [None, "add_norm", "compute_gelu", "differentiate_gelu", "differentiate_positions"])
+def test_wrong_kernels_are_found_before_a_run(network, monkeypatch, harm):
+    if harm is not None:
+        right = getattr(definitions, harm)
+
+        def wrong(*given):
+            found = right(*given)
+            return (*found[:-1], 1.5 * found[-1]) if isinstance(found, tuple) else 1.5 * found
+
+        monkeypatch.setattr(definitions, harm, wrong)
+    fault = find_fault(network, torch.randn(4, 3, 16, 16), "bf16")
+    assert (fault is None) == (harm is None)
 
 
 @on_gpu

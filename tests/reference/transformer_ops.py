@@ -63,3 +63,12 @@ def spread(sums, partial):
 
 def add_blocks(partial):
     return partial.sum(0)
+
+
+def add_positions(y, token, position, images):
+    tokens = torch.cat([token.expand(images, -1, -1), y.view(images, position.shape[1] - 1, -1)], 1)
+    return tokens + position
+
+
+def differentiate_positions(dx, dtype):
+    return dx[:, 1:].flatten(0, 1).to(dtype), dx.sum(0)

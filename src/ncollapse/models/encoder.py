@@ -235,12 +235,15 @@ def run_encoder(
 
 
 def can_fuse_encoder(layers: nn.Sequential, norm: nn.LayerNorm, x: Tensor) -> bool:
-    """Whether the fused kernels know this case, and nobody looks at the layers' parts."""
-    if torch.compiler.is_compiling() or not (is_fusing() and has_kernels()):
+    """Whether the fused kernels know this case."""
+    return fuses_products(x) and x.dtype == torch.float32 and knows_layers(layers, norm, x.shape[1])
+
+
+def fuses_products(x: Tensor) -> bool:
+    """Whether kernels between products may be fused here: on a GPU, under bfloat16 autocast, and not compiled."""
+    if torch.compiler.is_compiling() or not (is_fusing() and has_kernels() and x.is_cuda):
         return False
-    if not (x.is_cuda and x.dtype == torch.float32 and torch.is_autocast_enabled("cuda")):
-        return False
-    return torch.get_autocast_dtype("cuda") == torch.bfloat16 and knows_layers(layers, norm, x.shape[1])
+    return torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
 
 
 def knows_layers(layers: nn.Sequential, norm: nn.LayerNorm, tokens: int) -> bool:

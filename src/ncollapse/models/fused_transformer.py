@@ -3,6 +3,8 @@
     forward:   x' = x + y,  h = LN(x');   g = GELU(u)
     backward:  dx = dx' + LN'(dh);        du = GELU'(u) dg
 
+and, before the first layer, x = [token, y] + position.
+
 x is the residual stream in float32; y, h, u and g are what products write and read, in bfloat16. Each pass reads and
 writes its matrices once. The backward kernels also sum their results over the rows, which gives the gradients of the
 norm's weight and bias and of the bias of the product before. The sums are float32, by blocks of rows; one kernel adds
@@ -23,12 +25,12 @@ FORWARD_ROWS, BACKWARD_ROWS = 4, 8
 """Rows of a program of the norm at a time, one for each of its warps."""
 PROGRAMS = 1056
 """Programs of the norm side by side at most, eight for each multiprocessor."""
-GELU_BLOCK, GELU_TILE = 2048, (16, 128)
+BLOCK, TILE = 2048, (16, 128)
 """Values of a program of the GELU; rows and columns of one of its derivative at a time."""
 BLOCKS = 264
 """Blocks of rows that are summed side by side at most, two for each multiprocessor."""
 ADDED, COLUMNS = 32, 128
-"""Blocks that are added at a time, and columns of a program that adds."""
+"""Blocks that are added at a time, or images, and columns of a program that adds."""
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -205,6 +207,60 @@ def _add_blocks(partial, sums, blocks, width, COLUMNS: tl.constexpr, ADDED: tl.c
     tl.store(sums + column, tl.sum(total, 0), mask=column < width)
 
 
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _add_positions(  # type: ignore[no-untyped-def]
+    y, token, position, x, tokens, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Of ROWS tokens of one image."""
+    place = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    mask = (place < tokens) & (column < width)
+    image = tl.program_id(0).to(tl.int64)
+    value = tl.load(position + place * width + column, mask=mask, other=0.0)
+    at = (image * (tokens - 1) + place - 1) * width + column
+    value += tl.load(y + at, mask=mask & (place > 0), other=0.0).to(tl.float32)
+    value += tl.load(token + column + 0 * place, mask=mask & (place == 0), other=0.0)
+    tl.store(x + (image * tokens + place) * width + column, value, mask=mask)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _add_positions_backward(  # type: ignore[no-untyped-def]
+    dx, dy, d_position, images, tokens, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Of one token of all images."""
+    place = tl.program_id(0)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for start in range(0, images, ROWS):
+        image = (start + tl.arange(0, ROWS)[:, None]).to(tl.int64)
+        mask = (image < images) & (column < width)
+        value = tl.load(dx + (image * tokens + place) * width + column, mask=mask, other=0.0)
+        at = (image * (tokens - 1) + place - 1) * width + column
+        tl.store(dy + at, value.to(dy.dtype.element_ty), mask=mask & (place > 0))
+        total += value
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    tl.store(d_position + place * width + column, tl.sum(total, 0), mask=column < width)
+
+
+def add_positions(y: Tensor, token: Tensor, position: Tensor, images: int) -> Tensor:
+    """[token, y] + position [B, N, C] of y [B (N - 1), C], token [1, 1, C] and position [1, N, C]."""
+    _, tokens, width = position.shape
+    x = torch.empty(images, tokens, width, dtype=position.dtype, device=y.device)
+    programs = images, triton.cdiv(tokens, TILE[0]), triton.cdiv(width, TILE[1])
+    _add_positions[programs](y, token, position, x, tokens, width, *TILE)
+    return x
+
+
+def differentiate_positions(dx: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The gradients of y in `dtype` and of the positions [N, C], of dx [B, N, C]."""
+    images, tokens, width = dx.shape
+    dy = torch.empty(images * (tokens - 1), width, dtype=dtype, device=dx.device)
+    d_position = torch.empty(tokens, width, dtype=dx.dtype, device=dx.device)
+    programs = tokens, triton.cdiv(width, COLUMNS)
+    _add_positions_backward[programs](dx, dy, d_position, images, tokens, width, ADDED, COLUMNS)
+    return dy, d_position
+
+
 def add_norm(
     x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
@@ -248,7 +304,7 @@ def differentiate_add_norm(
 def compute_gelu(u: Tensor) -> Tensor:
     """x times the probability that a normal variable is below x."""
     g = torch.empty_like(u)
-    _gelu[(triton.cdiv(u.numel(), GELU_BLOCK),)](u, g, u.numel(), GELU_BLOCK)
+    _gelu[(triton.cdiv(u.numel(), BLOCK),)](u, g, u.numel(), BLOCK)
     return g
 
 
@@ -256,9 +312,9 @@ def differentiate_gelu(dg: Tensor, u: Tensor, partial: Tensor) -> Tensor:
     """The gradient of u [M, C]; partial [blocks, C] gets its sums over rows."""
     rows, width = u.shape
     du = torch.empty_like(u)
-    columns = triton.cdiv(width, GELU_TILE[1])
+    columns = triton.cdiv(width, TILE[1])
     _gelu_backward[columns, len(partial)](
-        dg, u, du, partial, rows, width, partial.stride(0), len(partial), *GELU_TILE
+        dg, u, du, partial, rows, width, partial.stride(0), len(partial), *TILE
     )  # fmt: skip
     return du
 

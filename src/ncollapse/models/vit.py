@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ncollapse.models.attention import attend
+from ncollapse.models.embedding import can_fuse_embedding, embed
 from ncollapse.models.encoder import can_fuse_encoder, run_encoder
 
 WIDTH, DEPTH, HEADS = 384, 12, 6
@@ -51,8 +52,11 @@ class VisionTransformer(nn.Module):
         self.norm = nn.LayerNorm(WIDTH, eps=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.patches(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.position
+        if can_fuse_embedding(self.patches, self.position, x):
+            x = embed(self.patches, self.token, self.position, x)
+        else:
+            x = self.patches(x).flatten(2).transpose(1, 2)
+            x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.position
         if can_fuse_encoder(self.layers, self.norm, x):
             return run_encoder(list(self.layers), self.norm, x)  # type: ignore[arg-type]
         return self.norm(self.layers(x)[:, 0])  # type: ignore[no-any-return]

@@ -169,11 +169,15 @@ def exact_convolutions() -> Iterator[None]:
 
 
 def differentiate_features(model: Network, x: Tensor, precision: str, *, fused: bool) -> Found:
-    """The features of a copy of the model in training mode, and the gradient of their mean square, as one vector."""
+    """The features of a copy of the model in training mode, and the gradient of their squares' mean, as one vector.
+
+    The squares have different weights: without, behind a layer norm, whatever came before had hardly any gradient.
+    """
     twin = copy.deepcopy(model).train()
     with norm.fusing() if fused else norm.without_kernels(), autocast(x.device, precision):
         features = twin.features(x).float()
-        features.square().mean().backward()  # type: ignore[no-untyped-call]
+        weights = torch.linspace(0.5, 1.5, features.shape[1], device=x.device)
+        (weights * features.square()).mean().backward()  # type: ignore[no-untyped-call]
     grads = [parameter.grad.float().flatten() for parameter in twin.trunk.parameters() if parameter.grad is not None]
     return features.detach(), torch.cat(grads)
 
