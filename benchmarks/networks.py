@@ -192,7 +192,7 @@ def show_table(table: dict[str, Any]) -> str:
 
 
 def write_table(path: Path, found: dict[str, Any]) -> None:
-    """Write the table as JSON; cells of the same GPU, torch and batch that the file has and `found` has not are kept."""
+    """Write the table as JSON; cells that the file has and `found` has not are kept, if GPU, torch and batch agree."""
     rows: dict[str, Any] = {}
     if path.exists():
         old = json.loads(path.read_text(encoding="utf-8"))
