@@ -140,7 +140,8 @@ def main() -> None:
             table[name] = time_ways(name, ways, device, args.kernels)
             show(name, table[name])
     if args.json:
-        facts = {"gpu": torch.cuda.get_device_name(device), "torch": torch.__version__}
+        command = f"python benchmarks/evaluate.py --models {' '.join(args.models)}"
+        facts = {"command": command, "gpu": torch.cuda.get_device_name(device), "torch": torch.__version__}
         cudnn = torch.backends.cudnn.version()
         figures = {**facts, "cudnn": cudnn, "images": IMAGES, "batch": BATCH, "networks": table}
         args.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")

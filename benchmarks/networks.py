@@ -195,12 +195,13 @@ def show_table(table: dict[str, Any]) -> str:
 
 
 def write_table(path: Path, found: dict[str, Any]) -> None:
-    """Write the table as JSON; rows of the same GPU, torch and batch that the file has and `found` has not are kept."""
+    """Write the table as JSON; cells that the file has and `found` has not are kept, if GPU, torch and batch agree."""
     rows: dict[str, Any] = {}
     if path.exists():
         old = json.loads(path.read_text(encoding="utf-8"))
         if all(old.get(key) == found[key] for key in ("gpu", "torch", "batch")):
-            rows = old["networks"]
+            rows, commands = old["networks"], [old["command"], found["command"]]
+            found = {**found, "command": "; ".join(dict.fromkeys(commands))}
     for name, row in found["networks"].items():
         rows[name] = {**rows.get(name, {}), **row}
     path.write_text(json.dumps({**found, "networks": rows}, indent=1) + "\n", encoding="utf-8")

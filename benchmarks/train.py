@@ -223,6 +223,7 @@ def main() -> None:
         if args.json:
             gpu = torch.cuda.get_device_name(device)
             command = f"python benchmarks/train.py --models {' '.join(args.models)} --columns {' '.join(args.columns)}"
+            command += f" --autotune {' '.join(args.autotune)}" if args.autotune else ""
             versions = {"gpu": gpu, "torch": torch.__version__, "batch": args.batch}
             found = {"command": command, **versions, "networks": table}
             write_table(args.json, found)

@@ -18,6 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ncollapse.arguments import find_value
+
 if TYPE_CHECKING:
     import torch
 
@@ -39,21 +41,6 @@ def choose_gpu(args: list[str]) -> int | None:
     if kind != "cuda" or not (number or "0").isdecimal():
         return None
     return int(number or 0)
-
-
-def find_value(options: list[str], flag: str) -> str | None:
-    """What an option is given last: --flag VALUE or --flag=VALUE.
-
-    >>> find_value(["--epochs", "3", "--device=cpu"], "--device")
-    'cpu'
-    """
-    found = None
-    for option, following in zip(options, [*options[1:], None]):
-        if option == flag:
-            found = following
-        elif option.startswith(f"{flag}="):
-            found = option.removeprefix(f"{flag}=")
-    return found
 
 
 def open_gpu(number: int) -> None:

@@ -173,3 +173,22 @@ def test_a_checkpoint_that_cannot_be_removed_does_not_undo_a_finished_run(tmp_pa
     assert resume(folder)["status"] == "finished"
     assert same_weights(folder, whole)
     assert not list((folder / "checkpoint").iterdir())
+
+
+def test_a_damaged_checkpoint_is_passed_over(stopped, whole, caplog):
+    newest = max((stopped / "checkpoint").glob("0*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-10])
+    part = stopped / "checkpoint" / ".000003-0.safetensors.part"
+    part.write_bytes(b"cut by a kill")
+    resume(stopped)
+    assert "is damaged (its checksum differs) and is passed over" in caplog.text
+    assert not part.exists()
+    assert same_weights(stopped, whole)
+
+
+def test_where_all_checkpoints_are_damaged_training_starts_again(stopped, whole, caplog):
+    for path in (stopped / "checkpoint").iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    resume(stopped)
+    assert "recorded epochs are trained again" in caplog.text
+    assert rows(stopped) == rows(whole)

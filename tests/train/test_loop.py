@@ -392,25 +392,6 @@ def test_measuring_every_other_epoch(tmp_path):
     assert [row["epoch"] for row in history_of(tmp_path / recipe.run_id)] == [2, 3]
 
 
-def test_resume_after_a_damaged_checkpoint(tmp_path, caplog, short):
-    def stop(event):
-        if event["epoch"] == 2:
-            raise TimeoutError
-
-    with pytest.raises(TimeoutError):
-        run(SHORT, tmp_path, device="cpu", progress=stop)
-    folder = tmp_path / SHORT.run_id
-    newest = max((folder / "checkpoint").glob("0*.safetensors"))
-    newest.write_bytes(newest.read_bytes()[:-10])
-    part = folder / "checkpoint" / ".000003-0.safetensors.part"
-    part.write_bytes(b"cut by a kill")
-    run(SHORT, tmp_path, device="cpu")
-    assert "is damaged (its checksum differs) and is passed over" in caplog.text
-    assert not part.exists()
-    for name in ("final", "best"):
-        assert (folder / f"{name}.safetensors").read_bytes() == (short[1] / f"{name}.safetensors").read_bytes()
-
-
 @pytest.mark.usefixtures("checkpoint_always")
 def test_best_weights_come_from_the_checkpoint(tmp_path, monkeypatch):
     recipe = SHORT.override(select="best-test")
@@ -436,21 +417,6 @@ def test_best_weights_come_from_the_checkpoint(tmp_path, monkeypatch):
     best = load_file(folder / "best.safetensors")
     assert set(best) == set(weights)
     assert all(torch.equal(best[name], weights[name]) for name in best)
-
-
-def test_all_checkpoints_damaged_starts_again(tmp_path, caplog, short):
-    def stop(event):
-        if event["epoch"] == 2:
-            raise TimeoutError
-
-    with pytest.raises(TimeoutError):
-        run(SHORT, tmp_path, device="cpu", progress=stop)
-    folder = tmp_path / SHORT.run_id
-    for path in (folder / "checkpoint").iterdir():
-        path.write_bytes(path.read_bytes()[:100])
-    run(SHORT, tmp_path, device="cpu")
-    assert "recorded epochs are trained again" in caplog.text
-    assert without_time(history_of(folder)) == without_time(history_of(short[1]))
 
 
 def test_bad_device_and_options(tmp_path):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get
 import tyro
 
 from ncollapse import console
+from ncollapse.arguments import find_value
 from ncollapse.commands.options import parse_args
-from ncollapse.early_gpu import find_value
 from ncollapse.train import Recipe, recipes, run
 from ncollapse.train.changes import SHORT_NAMES, apply_changes
 from ncollapse.train.distributed import leave
