@@ -132,7 +132,7 @@ def test_a_float32_convolution_is_torchs_own():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "densenet121-small"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "densenet121-small", "vit-small"])
 @pytest.mark.parametrize("crowded", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
 def test_captured_training_is_the_same(name, crowded, fused, monkeypatch):
