@@ -6,9 +6,11 @@
 and, before the first layer, x = [token, y] + position.
 
 x is the residual stream in float32; y, h, u and g are what products write and read, in bfloat16. Each pass reads and
-writes its matrices once. The backward kernels also sum their results over the rows, which gives the gradients of the
-norm's weight and bias and of the bias of the product before. The sums are float32, by blocks of rows; one kernel adds
-up the blocks of all layers at the end, in a fixed order, so that the result is deterministic.
+writes its matrices once. Results take the place of what is not needed again, so that more of both stays in the cache.
+
+The backward kernels also sum over the rows, which gives the gradients of the norm's weight and bias and of the bias of
+the product before. The sums are float32, by blocks of rows; one kernel adds up the blocks of all layers at the end, in
+a fixed order, so that the result is deterministic.
 
 A row of the norm is held as three parts of a power of two, since the widths of vision transformers are such: 192, 384,
 768. One warp holds a whole row, so that means over it need no shared memory.
@@ -264,10 +266,13 @@ def differentiate_positions(dx: Tensor, dtype: torch.dtype) -> tuple[Tensor, Ten
 def add_norm(
     x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """(x + y, its norm in `dtype`); x [M, C] may be some rows of a larger matrix. Without y the former is x."""
+    """(x + y, its norm in `dtype`); x [M, C] may be some rows of a larger matrix. Without y the former is x.
+
+    The norm is written in the place of y where it has its type.
+    """
     rows, width = x.shape
     total = x if y is None else torch.empty(rows, width, dtype=x.dtype, device=x.device)
-    h = torch.empty(rows, width, dtype=dtype, device=x.device)
+    h = y if y is not None and y.dtype == dtype else torch.empty(rows, width, dtype=dtype, device=x.device)
     programs = min(PROGRAMS, triton.cdiv(rows, FORWARD_ROWS))
     _add_norm[(programs,)](
         x, y, weight, bias, total, h, rows, x.stride(0), programs, eps, y is not None, width // 3, FORWARD_ROWS,
@@ -290,10 +295,13 @@ def differentiate_add_norm(
 
     `x` is what the norm was taken of, d_total [M / every, C] the gradient of each `every`-th row of it by other uses.
     `partial` [blocks, 2 C or 3 C] gets the sums of the gradients of weight and bias, and of y if there is one.
+    Given d_total, the gradients are written in its place and in that of dh, where these are as large and of their type.
     """
     rows, width = x.shape
-    dx = torch.empty(rows, width, dtype=x.dtype, device=x.device)
-    dy = dx if dtype is None else torch.empty(rows, width, dtype=dtype, device=x.device)
+    dx = d_total if d_total is not None and every == 1 else torch.empty_like(x)
+    dy = dx
+    if dtype is not None:
+        dy = dh if d_total is not None and dh.dtype == dtype else torch.empty(rows, width, dtype=dtype, device=x.device)
     _add_norm_backward[(len(partial),)](
         dh, d_total, x, weight, dx, dy, partial, rows, every, partial.stride(0), len(partial), eps,
         d_total is not None, dtype is not None, every > 1, width // 3, BACKWARD_ROWS, num_warps=BACKWARD_ROWS,
@@ -309,14 +317,13 @@ def compute_gelu(u: Tensor) -> Tensor:
 
 
 def differentiate_gelu(dg: Tensor, u: Tensor, partial: Tensor) -> Tensor:
-    """The gradient of u [M, C]; partial [blocks, C] gets its sums over rows."""
+    """The gradient of u [M, C], in the place of dg; partial [blocks, C] gets its sums over rows."""
     rows, width = u.shape
-    du = torch.empty_like(u)
     columns = triton.cdiv(width, TILE[1])
     _gelu_backward[columns, len(partial)](
-        dg, u, du, partial, rows, width, partial.stride(0), len(partial), *TILE
+        dg, u, dg, partial, rows, width, partial.stride(0), len(partial), *TILE
     )  # fmt: skip
-    return du
+    return dg
 
 
 def count_blocks(rows: int) -> int:
