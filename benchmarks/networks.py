@@ -7,9 +7,9 @@ memory, cuDNN's search and torch's fused optimiser. All but the first column of 
 graph, as ours is.
 
     ours          as `ncollapse train` runs it
-    uncompiled    the same without torch.compile, which ours uses for vit-small
+    ours-compiled with `--compile True`: our operators in a network that torch.compile compiles
     torch-update  the same, all weights updated by torch's fused optimiser at the end of the step and cast by torch
-    one-stream    ours without streams beside it, and where its time goes (kernels.py); uncompiled-one-stream likewise
+    one-stream    ours without streams beside it, and where its time goes (kernels.py)
     eager         the same network with torch's own kernels, launched one by one
     graph         the same, captured
     compiled      the same under torch.compile, captured; `--autotune` asks for mode="max-autotune"
@@ -35,11 +35,10 @@ from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.casting import CastFeatures
 from ncollapse.train.objective import Objective
 from ncollapse.train.recipe import DecaySpec, LossSpec, OptimSpec
-from ncollapse.train.setup import COMPILE_FROM_STEPS
 from ncollapse.train.step import EagerStep, GraphStep, Tally
 
 STEPS, ROUNDS = 50, 5
-OURS = ("ours", "uncompiled", "torch-update", "one-stream", "uncompiled-one-stream")
+OURS = ("ours", "ours-compiled", "torch-update", "one-stream")
 COLUMNS = (*OURS, "eager", "graph", "compiled", "library")
 
 
@@ -136,11 +135,10 @@ def time_column(column: str, name: str, device: torch.device, batch: int, autotu
         loss, solver = LossSpec("ce").make().to(device), optimiser.make(spec, network)
         objective = Objective(network, loss, DecaySpec(), precision="bf16")
         if column in OURS:
-            compiles = name in COMPILE_FROM_STEPS and not column.startswith("uncompiled")
             objective.features = CastFeatures(
                 network,
-                overlap=not column.endswith("one-stream"),
-                compile=compiles,
+                overlap=column != "one-stream",
+                compile=column == "ours-compiled",
                 optimiser=None if column == "torch-update" else solver,
             )
         elif column == "compiled":
@@ -150,7 +148,7 @@ def time_column(column: str, name: str, device: torch.device, batch: int, autotu
     torch.cuda.synchronize()
     ready = time.perf_counter() - began
     cell: dict[str, Any] = {"ms": time_step(work), "ready_s": ready}
-    if column.endswith("one-stream"):
+    if column == "one-stream":
         floor = count_norm_bytes(name, batch) / measure_bandwidth(device)
         cell |= {**profile_step(work), "least_norm_us": round(1e6 * floor, 1)}
     return cell

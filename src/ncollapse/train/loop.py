@@ -85,8 +85,8 @@ def run(
     `device` to a GPU where there is one. `deterministic` asks torch for deterministic algorithms: on a CPU a run that
     was killed and resumed then ends bit for bit as one that was not. `progress` gets an event about twice a second and
     at the end of each epoch; an exception it raises stops the run at the end of the epoch, with a checkpoint. `graph`
-    (a GPU alone) captures the step in a CUDA graph, by default wherever possible; `compile` compiles the trunk, by
-    default for runs long enough to repay it.
+    (a GPU alone) captures the step in a CUDA graph, by default wherever possible; `compile` compiles the trunk, which
+    made no network of ours faster than its fused kernels are.
 
     Several runs share a GPU when each is called in a thread of its own: every run has its own stream, graphs and memory
     pool, takes turns at capturing, and uses no global random numbers after its network is made.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,11 +29,6 @@ from ncollapse.train.step import EagerStep, GraphStep, SearchStep, Tally
 from ncollapse.train.verify import import_kernels, verify_kernels, verify_last_layer
 from ncollapse.train.verify_folding import verify_folding
 from ncollapse.train.verify_update import verify_update
-
-COMPILE_FROM_STEPS = {"vit-small": 15_000}
-"""Networks that compiling makes faster, and from how many steps on it repays itself: on an H200 it takes 20 to 35 s the
-first time, and a step of `vit-small` was then 5.6 ms instead of 8.0 (5.3 since). Convolutional networks run in fused
-kernels without it."""
 
 
 @dataclass
@@ -95,9 +89,6 @@ def prepare(
         splits = load_splits(recipe, data_root)
     loaders = make_loaders(recipe, splits, world)
     model, problem = build_model(recipe, loaders, world)
-    if compile is None:  # in the thread that captures, so that runs side by side compile a network once
-        repaid = COMPILE_FROM_STEPS.get(recipe.model.name, math.inf)
-        compile = graph and recipe.optim.epochs * loaders.train.steps >= repaid
     objective = Objective(
         model,
         recipe.loss.make().to(world.device),
@@ -116,13 +107,13 @@ def prepare(
     ours = ":" not in recipe.model.name  # others may use weights in their way
     if ours and graph and recipe.precision == "bf16":
         fused = recipe.optim.clip_norm is None and verify_update(recipe.optim, world.device)
-        objective.features = CastFeatures(model, compile=compile, optimiser=solver if fused else None)
+        objective.features = CastFeatures(model, compile=bool(compile), optimiser=solver if fused else None)
     elif compile:
         objective.features = torch.compile(model.features)
     minimised = objective if world.size == 1 else nn.parallel.DistributedDataParallel(objective)
     tally = Tally(world.device)
     pool = torch.cuda.graph_pool_handle() if graph else None
-    extract = Extractor(model, recipe.precision, world, pool=pool, compile=compile)
+    extract = Extractor(model, recipe.precision, world, pool=pool, compile=bool(compile))
 
     start = {name: tensor.clone() for name, tensor in tensors_of(model, solver).items()}
     model.train()
