@@ -1,7 +1,7 @@
 """The patches of an image with a class token and positions, in a captured step on a GPU: a product and a fused kernel.
 
-A convolution whose windows do not overlap is a product of the patches, laid out as rows. cuDNN's kernels take three
-times as long for it, and torch would cast, append and add in passes of their own.
+A convolution whose windows do not overlap is a product of the patches, laid out as rows. torch would cast, append the
+token and add the positions in passes of their own.
 """
 
 from __future__ import annotations
