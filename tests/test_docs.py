@@ -43,17 +43,24 @@ def test_recipes(monkeypatch):
     assert (found["recipe"].seed, found["recipe"].loss.name, found["out"]) == (1, "bce", "runs")
 
 
+NETWORKS = {
+    "ResNet18": "resnet18",
+    "ResNet50": "resnet50",
+    "WideResNet50-2": "wide-resnet50-2",
+    "DenseNet121": "densenet121",
+    "ViT-small": "vit-small",
+}
+
+
 def test_steps_are_those_of_the_record():
     """Both tables of docs/recipes.md, cell by cell."""
-    names = {"ResNet18": "resnet18", "ResNet50": "resnet50", "WideResNet50-2": "wide-resnet50-2"}
-    names |= {"DenseNet121": "densenet121", "ViT-small": "vit-small"}
     record = json.loads((ROOT / "results/benchmarks/networks-h200.json").read_text())["networks"]
     lines = (ROOT / "docs/recipes.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    found = [row for row in rows if row[0].split(",")[0] in names and len(row) != 6]
+    found = [row for row in rows if row[0].split(",")[0] in NETWORKS and len(row) != 6]
     assert len(found) == 10
     for first, *cells in found:
-        row = record[names[first.split(",")[0]]]
+        row = record[NETWORKS[first.split(",")[0]]]
         if len(cells) == 4:
             wanted = [row[column]["ms"] for column in ("ours", "graph", "library", "eager")]
         else:
@@ -83,12 +90,25 @@ def test_evaluation_is_that_of_the_record():
         assert cells[3:] == [f"{row[way]['error']:.3f}" for way in ("folded", "torch")]
 
 
+def test_the_readme_has_the_steps_and_the_seconds_of_the_records():
+    record = json.loads((ROOT / "results/benchmarks/networks-h200.json").read_text())["networks"]
+    shown = ("ResNet18", "ResNet50", "DenseNet121", "ViT-small")
+    rows = [record[NETWORKS[name]] for name in shown]
+    times = [", ".join(f"{row[column]['ms']:.3g}" for row in rows) + " ms" for column in ("ours", "library")]
+    readme, docs = ((ROOT / name).read_text() for name in ("README.md", "docs/recipes.md"))
+    assert f"a step of {', '.join(shown)}, bf16" in readme
+    assert f"| {'; '.join(times)} |" in readme
+    command = json.loads((ROOT / "results/benchmarks/command-h200.json").read_text())
+    summary = json.loads((ROOT / f"results/runs/{command['run']}/summary.json").read_text())
+    assert summary["time"]["wall_s"] < command["seconds"] < summary["time"]["wall_s"] + 5
+    assert f"| {command['seconds']:.0f} s for the whole command |" in readme
+    assert f"{command['seconds']:.1f} s since for" in " ".join(docs.split())
+
+
 def test_updates_are_told_as_measured():
-    names = {"ResNet18": "resnet18", "ResNet50": "resnet50", "WideResNet50-2": "wide-resnet50-2"}
-    names |= {"DenseNet121": "densenet121", "ViT-small": "vit-small"}
     record = json.loads((ROOT / "results/benchmarks/networks-h200.json").read_text())["networks"]
     text = " ".join((ROOT / "docs/recipes.md").read_text().split())
-    for name, network in names.items():
+    for name, network in NETWORKS.items():
         row = record[network]
         assert f"{name} {row['ours']['ms']:.2f} instead of {row['torch-update']['ms']:.2f}" in text
 
