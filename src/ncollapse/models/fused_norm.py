@@ -6,7 +6,8 @@ Each direction makes two passes over the map, one launch each:
     backward:  g = (dy + dy') [y > 0]; sums of g and g xhat;  dx = weight invstd (g - mean g - xhat mean(g xhat))
 
 dy' is the gradient of a second use of y: in a residual network every map has two, and adding their gradients here saves
-a pass. Without a residual y is not read again, because its sign follows from x.
+a pass. Without a residual y is not read again, because its sign follows from x. With a residual the forward pass writes
+the bits of y > 0, one byte for eight channels, and the backward pass reads these instead of y.
 
 Sums are float32, by blocks of rows. The last block to end adds the blocks up in a fixed order, so that the result is
 deterministic. The first pass goes through the map from its end and the second one from its start: what was touched last
@@ -110,13 +111,38 @@ def _statistics(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _pack(bits, ROWS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Bytes [ROWS, CHANNELS / 8] of bits [ROWS, CHANNELS]. A thread holds eight neighbours of a bfloat16 map: no data
+    moves between threads."""
+    groups = tl.reshape(bits.to(tl.int32), (ROWS, CHANNELS // 8, 8))
+    return tl.sum(groups << tl.arange(0, 8)[None, None, :], 2).to(tl.uint8)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _unpack(packed, ROWS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Bits [ROWS, CHANNELS] of bytes [ROWS, CHANNELS / 8]."""
+    groups = (packed.to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
+    return tl.reshape(groups, (ROWS, CHANNELS)) != 0
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _locate_bytes(row, m, c, column, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where the bytes of a tile's bits lie in [M, C / 8], and which of them are inside."""
+    byte = column * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
+    at = row[:, None].to(tl.int64) * (c // 8) + byte[None, :]
+    # without this hint the compiler gives a thread several bytes, and exchanges them through shared memory
+    at = tl.multiple_of(at, (1, 1))
+    return at, (row < m)[:, None] & (byte < c // 8)[None, :]
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_forward(  # type: ignore[no-untyped-def]
     x, residual, weight, bias, mean, variance, y, running_mean, running_var, tracked,
     m, c, ld, height, width, momentum, eps,
     HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, TRACK: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, bits=None,
 ):  # fmt: skip
-    """With POOL the rows are those of the means, `height` and `width` those of x."""
+    """With POOL the rows are those of the means, `height` and `width` those of x. `bits` takes those of y > 0."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -142,7 +168,11 @@ def _apply_forward(  # type: ignore[no-untyped-def]
             value += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
         if RELU:
             value = tl.where(value < 0.0, 0.0, value)
-    tl.store(y + at, value.to(y.dtype.element_ty), mask=mask)
+    rounded = value.to(y.dtype.element_ty)
+    tl.store(y + at, rounded, mask=mask)
+    if bits is not None:
+        place, within = _locate_bytes(row, m, c, tl.program_id(1), CHANNELS)
+        tl.store(bits + place, _pack(rounded.to(tl.float32) > 0.0, ROWS, CHANNELS), mask=within)
     if TRACK:  # noqa: SIM102 - this condition is the compiler's
         if tl.program_id(0) == 0:
             _track(
@@ -161,11 +191,12 @@ def _load_gradient(dy, row, channel, mask, c, height, width, POOL: tl.constexpr)
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _sum_backward(  # type: ignore[no-untyped-def]
-    dy, dy_second, y, x, weight, bias, mean, variance, partial, ticket, g_out, sums,
+    dy, dy_second, positive, x, weight, bias, mean, variance, partial, ticket, g_out, sums,
     m, c, ld, height, width, blocks, eps,
     RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_SECOND: tl.constexpr, POOL: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr, BITS: tl.constexpr = False,
 ):  # fmt: skip
+    """`positive` is y, or with BITS the bits of y > 0."""
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -186,8 +217,12 @@ def _sum_backward(  # type: ignore[no-untyped-def]
         if HAS_SECOND:
             g += tl.load(dy_second + at, mask=mask, other=0.0).to(tl.float32)
         if RELU:
-            if HAS_RESIDUAL:
-                g = tl.where(tl.load(y + at, mask=mask, other=0.0).to(tl.float32) > 0.0, g, 0.0)
+            if BITS:
+                place, within = _locate_bytes(row, m, c, column, CHANNELS)
+                packed = tl.load(positive + place, mask=within, other=0)
+                g = tl.where(_unpack(packed, ROWS, CHANNELS), g, 0.0)
+            elif HAS_RESIDUAL:
+                g = tl.where(tl.load(positive + at, mask=mask, other=0.0).to(tl.float32) > 0.0, g, 0.0)
             else:
                 g = tl.where(value * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
         if HAS_SECOND or (RELU and HAS_RESIDUAL):
@@ -302,11 +337,25 @@ def apply_norm(
     return y
 
 
+def apply_norm_bits(
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, residual: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """(y, the bits of y > 0) of y = relu(norm(x) + residual); bit i of byte j belongs to channel 8 j + i."""
+    y = torch.empty_like(x)
+    m, c, programs, tile = _apply_grid(y)
+    bits = torch.empty(m, c // 8, dtype=torch.uint8, device=x.device)
+    _apply_forward[programs](
+        x, residual, weight, bias, mean, variance, y, None, None, None, m, c, c, 0, 0, 0.0, eps,
+        True, True, False, False, *tile, bits,
+    )  # fmt: skip
+    return y, bits
+
+
 def differentiate_norm(
     dy: Tensor,
     dy_second: Tensor | None,
     x: Tensor,
-    y: Tensor | None,
+    positive: Tensor | None,
     weight: Tensor,
     bias: Tensor,
     stats: Tensor,
@@ -314,8 +363,12 @@ def differentiate_norm(
     relu: bool,
     pool: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(dx, g, [d_weight, d_bias]); g is empty where it would be dy. `y` is given where there was a residual."""
-    written = dy_second is not None or (relu and y is not None)
+    """(dx, g, [d_weight, d_bias]); g is empty where it would be dy.
+
+    `positive` is given where there was a residual: y itself, or the bits of y > 0.
+    """
+    written = dy_second is not None or (relu and positive is not None)
+    bits = relu and positive is not None and positive.dtype == torch.uint8
     tile = SUM_TILE if not written else LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
     m, c, blocks, columns = _grid(x, tile)
     partial, ticket = _scratch(x, blocks, columns, tile[1])
@@ -324,8 +377,9 @@ def differentiate_norm(
     g = torch.empty_like(x) if written else x.new_empty(0)
     height, width = x.shape[2:]
     _sum_backward[blocks, columns](
-        dy, dy_second, y, x, weight, bias, stats, stats[1], partial, ticket, g, sums,
-        m, c, c, height, width, blocks, eps, relu, y is not None, dy_second is not None, pool, *tile, ADDED,
+        dy, dy_second, positive, x, weight, bias, stats, stats[1], partial, ticket, g, sums,
+        m, c, c, height, width, blocks, eps,
+        relu, positive is not None, dy_second is not None, pool, *tile, ADDED, bits,
     )  # fmt: skip
     _, _, programs, tile = _apply_grid(x)
     _apply_backward[programs](
