@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import torch
 
-from ncollapse.models import norm_ops
+from ncollapse.models import norm_ops, norm_pair
 
 INTERPRETED = (
     not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
@@ -74,6 +74,23 @@ def differentiate_norm(dy, dy_second, x, positive, weight, bias, stats, eps, rel
     return dx.to(x.dtype), g.to(x.dtype) if written else x.new_empty(0), sums
 
 
+def apply_pair(x, x_other, weight, bias, stats, weight_other, bias_other, stats_other, eps, eps_other):
+    residual = apply_norm(widen(x_other), weight_other, bias_other, *stats_other, None, eps_other, False)
+    y = apply_norm(widen(x), weight, bias, *stats, residual, eps, True).to(x.dtype)
+    return y, pack_bits(y > 0)
+
+
+def differentiate_pair(
+    dy, dy_second, x, x_other, bits, weight, stats, weight_other, stats_other, eps, eps_other
+):  # fmt: skip
+    g = torch.where(unpack_bits(bits, x.shape), dy if dy_second is None else dy + dy_second, 0.0)
+    dx, _, sums = differentiate_norm(g, None, x, None, weight, weight, stats, eps, False)
+    dx_other, _, others = differentiate_norm(
+        g, None, x_other, None, weight_other, weight, stats_other, eps_other, False
+    )
+    return dx, dx_other, torch.cat([sums, others])
+
+
 def append_channels(new, wide, stats, start, shift):
     end = start + new.shape[1]
     wide[:, start:end] = new
@@ -98,13 +115,17 @@ def differentiate_channels(dy, wide, stats, weight, bias, d_wide, eps):
 def register():
     """Make the operators work on the CPU; once a process is enough."""
     if INTERPRETED:
-        from ncollapse.models import fused_norm as source
+        from ncollapse.models import fused_norm, fused_norm_pair
+
+        source = vars(fused_norm) | vars(fused_norm_pair)
     else:
-        source = None
+        source = globals()
     for operator, name in (
         (norm_ops.norm_statistics, "compute_statistics"),
         (norm_ops.norm_apply, "apply_norm"),
         (norm_ops.norm_apply_bits, "apply_norm_bits"),
         (norm_ops.norm_backward, "differentiate_norm"),
+        (norm_pair.norm_pair_apply, "apply_pair"),
+        (norm_pair.norm_pair_backward, "differentiate_pair"),
     ):
-        operator.register_kernel("cpu")(getattr(source, name) if source else globals()[name])
+        operator.register_kernel("cpu")(source[name])

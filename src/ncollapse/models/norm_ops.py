@@ -168,12 +168,28 @@ class NormReLU(torch.autograd.Function):
         return dx, sums[0], sums[1], d_residual, None, None, None, None, None
 
 
-def train_norm(
-    norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool, *, fork: bool = False, pool: bool = False
-) -> Any:
-    """relu(norm(x) + residual) of a norm in training mode; twice with `fork`, means over 2 x 2 pixels with `pool`."""
+def take_statistics(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """Mean and biased variance of x by channel [2, C]; the norm's running statistics are updated."""
     running = norm.running_mean, norm.running_var, norm.num_batches_tracked
-    stats = call_operator(norm_statistics, x.detach(), *running, norm.momentum)
+    stats: Tensor = call_operator(norm_statistics, x.detach(), *running, norm.momentum)
+    return stats
+
+
+def train_norm(
+    norm: nn.BatchNorm2d,
+    x: Tensor,
+    residual: Tensor | None,
+    relu: bool,
+    *,
+    fork: bool = False,
+    pool: bool = False,
+    stats: Tensor | None = None,
+) -> Any:
+    """relu(norm(x) + residual) of a norm in training mode; twice with `fork`, means over 2 x 2 pixels with `pool`.
+
+    `stats` are those of x where they have been taken before.
+    """
+    stats = take_statistics(norm, x) if stats is None else stats
     return NormReLU.apply(x, norm.weight, norm.bias, residual, stats, norm.eps, relu, fork, pool)  # type: ignore[no-untyped-call]
 
 
