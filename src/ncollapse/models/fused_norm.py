@@ -25,6 +25,9 @@ SUM_TILE, APPLY_TILE = (128, 32), (32, 128)
 """Rows and channels of a program at a time: in the sums, and in the second passes."""
 LARGE, LARGE_TILE, SMALL_TILE = 1 << 24, (32, 64), (64, 32)
 """The same in the sums that write g too: for maps of so many values, and for smaller ones."""
+STATISTICS_TILE, STATISTICS_STAGES, BACKWARD_TILE, BACKWARD_STAGES = (64, 32), 4, (64, 32), 3
+"""Tiles of the sums of a norm by itself, forward and backward, and how many tiles a program has under way: while it
+adds one up, those after it are copied into shared memory. Four such programs fit into a multiprocessor's registers."""
 ADDED, PROGRAMS = 32, 528
 """Blocks of sums that are added at a time, and programs that sum side by side at most, four for each multiprocessor.
 
@@ -77,6 +80,7 @@ def _pooled(row, height, width):  # type: ignore[no-untyped-def]
 def _statistics(  # type: ignore[no-untyped-def]
     x, copy, running_mean, running_var, tracked, partial, ticket, mean, variance, m, c, ld_copy, blocks, momentum,
     TRACK: tl.constexpr, COPY: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
+    STAGES: tl.constexpr = 1,
 ):  # fmt: skip
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
@@ -85,7 +89,7 @@ def _statistics(  # type: ignore[no-untyped-def]
     first = tl.zeros((ROWS, CHANNELS), tl.float32)  # added up once, at the end
     second = tl.zeros((ROWS, CHANNELS), tl.float32)
     tiles = tl.cdiv(m, ROWS)
-    for tile in range(block, tiles, blocks):
+    for tile in tl.range(block, tiles, blocks, num_stages=STAGES):
         row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
         mask = (row < m)[:, None] & inside[None, :]
         at = row[:, None].to(tl.int64)
@@ -195,6 +199,7 @@ def _sum_backward(  # type: ignore[no-untyped-def]
     m, c, ld, height, width, blocks, eps,
     RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_SECOND: tl.constexpr, POOL: tl.constexpr,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr, BITS: tl.constexpr = False,
+    STAGES: tl.constexpr = 1,
 ):  # fmt: skip
     """`positive` is y, or with BITS the bits of y > 0."""
     block, column = tl.program_id(0), tl.program_id(1)
@@ -207,7 +212,7 @@ def _sum_backward(  # type: ignore[no-untyped-def]
     first = tl.zeros((ROWS, CHANNELS), tl.float32)
     second = tl.zeros((ROWS, CHANNELS), tl.float32)
     tiles = tl.cdiv(m, ROWS)
-    for tile in range(block, tiles, blocks):
+    for tile in tl.range(block, tiles, blocks, num_stages=STAGES):
         row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
         mask = (row < m)[:, None] & inside[None, :]
         at = row[:, None].to(tl.int64) * c + channel[None, :]
@@ -304,12 +309,12 @@ def compute_statistics(
     x: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, momentum: float
 ) -> Tensor:
     """Mean and biased variance by channel [2, C]; the running statistics are updated."""
-    m, c, blocks, columns = _grid(x, SUM_TILE)
-    partial, ticket = _scratch(x, blocks, columns, SUM_TILE[1])
+    m, c, blocks, columns = _grid(x, STATISTICS_TILE)
+    partial, ticket = _scratch(x, blocks, columns, STATISTICS_TILE[1])
     stats = torch.empty(2, c, dtype=torch.float32, device=x.device)
     _statistics[blocks, columns](
         x, None, running_mean, running_var, tracked, partial, ticket, stats, stats[1],
-        m, c, 0, blocks, momentum, True, False, *SUM_TILE, ADDED,
+        m, c, 0, blocks, momentum, True, False, *STATISTICS_TILE, ADDED, STATISTICS_STAGES,
     )  # fmt: skip
     return stats
 
@@ -369,7 +374,7 @@ def differentiate_norm(
     """
     written = dy_second is not None or (relu and positive is not None)
     bits = relu and positive is not None and positive.dtype == torch.uint8
-    tile = SUM_TILE if not written else LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
+    tile = BACKWARD_TILE if not written else LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
     m, c, blocks, columns = _grid(x, tile)
     partial, ticket = _scratch(x, blocks, columns, tile[1])
     sums = torch.empty(2, c, dtype=torch.float32, device=x.device)
@@ -379,7 +384,7 @@ def differentiate_norm(
     _sum_backward[blocks, columns](
         dy, dy_second, positive, x, weight, bias, stats, stats[1], partial, ticket, g, sums,
         m, c, c, height, width, blocks, eps,
-        relu, positive is not None, dy_second is not None, pool, *tile, ADDED, bits,
+        relu, positive is not None, dy_second is not None, pool, *tile, ADDED, bits, BACKWARD_STAGES,
     )  # fmt: skip
     _, _, programs, tile = _apply_grid(x)
     _apply_backward[programs](

@@ -14,7 +14,17 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from ncollapse.models.fused_norm import ADDED, _apply_grid, _grid, _locate_bytes, _pack, _unpack, find_tickets, is_last
+from ncollapse.models.fused_norm import (
+    ADDED,
+    BACKWARD_STAGES,
+    _apply_grid,
+    _grid,
+    _locate_bytes,
+    _pack,
+    _unpack,
+    find_tickets,
+    is_last,
+)
 
 LARGE, LARGE_TILE, SMALL_TILE = 1 << 24, (16, 64), (64, 32)
 """Rows and channels of a program at a time in the sums: for maps of so many values, and for smaller ones.
@@ -73,7 +83,7 @@ def _apply_forward_pair(  # type: ignore[no-untyped-def]
 def _sum_backward_pair(  # type: ignore[no-untyped-def]
     dy, dy_second, bits, x, x_other, weight, stats, weight_other, stats_other, partial, ticket, g_out, sums,
     m, c, blocks, eps, eps_other,
-    HAS_SECOND: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
+    HAS_SECOND: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """`sums` are the gradients of weight, bias, and the other weight and bias [4, C]."""
     block, column = tl.program_id(0), tl.program_id(1)
@@ -85,7 +95,7 @@ def _sum_backward_pair(  # type: ignore[no-untyped-def]
     second = tl.zeros((ROWS, CHANNELS), tl.float32)
     third = tl.zeros((ROWS, CHANNELS), tl.float32)
     tiles = tl.cdiv(m, ROWS)
-    for tile in range(block, tiles, blocks):
+    for tile in tl.range(block, tiles, blocks, num_stages=STAGES):
         row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
         mask = (row < m)[:, None] & inside[None, :]
         at = row[:, None].to(tl.int64) * c + channel[None, :]
@@ -184,7 +194,7 @@ def differentiate_pair(
     _sum_backward_pair[blocks, columns](
         dy, dy_second, bits, x, x_other, weight, stats, weight_other, stats_other,
         partial, find_tickets(x, columns), dx_other, sums, m, c, blocks, eps, eps_other,
-        dy_second is not None, *tile, ADDED,
+        dy_second is not None, *tile, ADDED, BACKWARD_STAGES,
     )  # fmt: skip
     _, _, programs, tile = _apply_grid(x)
     _apply_backward_pair[programs](
