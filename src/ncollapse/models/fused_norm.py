@@ -136,7 +136,14 @@ def _locate_bytes(row, m, c, column, CHANNELS: tl.constexpr):  # type: ignore[no
     at = row[:, None].to(tl.int64) * (c // 8) + byte[None, :]
     # without this hint the compiler gives a thread several bytes, and exchanges them through shared memory
     at = tl.multiple_of(at, (1, 1))
-    return at, (row < m)[:, None] & (byte < c // 8)[None, :]
+    return at, ((row >= 0) & (row < m))[:, None] & (byte < c // 8)[None, :]
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _load_bytes(bits, row, m, c, column, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The bytes of a tile's bits; zeros where its rows are outside the map."""
+    at, inside = _locate_bytes(row, m, c, column, CHANNELS)
+    return tl.load(bits + at, mask=inside, other=0)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -212,6 +219,8 @@ def _sum_backward(  # type: ignore[no-untyped-def]
     first = tl.zeros((ROWS, CHANNELS), tl.float32)
     second = tl.zeros((ROWS, CHANNELS), tl.float32)
     tiles = tl.cdiv(m, ROWS)
+    if BITS:  # always one tile ahead: single bytes cannot be copied into shared memory meanwhile
+        packed = _load_bytes(positive, (tiles - 1 - block) * ROWS + tl.arange(0, ROWS), m, c, column, CHANNELS)
     for tile in tl.range(block, tiles, blocks, num_stages=STAGES):
         row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
         mask = (row < m)[:, None] & inside[None, :]
@@ -223,9 +232,8 @@ def _sum_backward(  # type: ignore[no-untyped-def]
             g += tl.load(dy_second + at, mask=mask, other=0.0).to(tl.float32)
         if RELU:
             if BITS:
-                place, within = _locate_bytes(row, m, c, column, CHANNELS)
-                packed = tl.load(positive + place, mask=within, other=0)
                 g = tl.where(_unpack(packed, ROWS, CHANNELS), g, 0.0)
+                packed = _load_bytes(positive, row - blocks * ROWS, m, c, column, CHANNELS)
             elif HAS_RESIDUAL:
                 g = tl.where(tl.load(positive + at, mask=mask, other=0.0).to(tl.float32) > 0.0, g, 0.0)
             else:

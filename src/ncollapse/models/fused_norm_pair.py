@@ -19,6 +19,7 @@ from ncollapse.models.fused_norm import (
     BACKWARD_STAGES,
     _apply_grid,
     _grid,
+    _load_bytes,
     _locate_bytes,
     _pack,
     _unpack,
@@ -95,6 +96,7 @@ def _sum_backward_pair(  # type: ignore[no-untyped-def]
     second = tl.zeros((ROWS, CHANNELS), tl.float32)
     third = tl.zeros((ROWS, CHANNELS), tl.float32)
     tiles = tl.cdiv(m, ROWS)
+    packed = _load_bytes(bits, (tiles - 1 - block) * ROWS + tl.arange(0, ROWS), m, c, column, CHANNELS)
     for tile in tl.range(block, tiles, blocks, num_stages=STAGES):
         row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
         mask = (row < m)[:, None] & inside[None, :]
@@ -104,8 +106,8 @@ def _sum_backward_pair(  # type: ignore[no-untyped-def]
         other = tl.load(x_other + at, mask=mask, other=0.0).to(tl.float32) - mean_other[None, :]
         if HAS_SECOND:
             g += tl.load(dy_second + at, mask=mask, other=0.0).to(tl.float32)
-        place, within = _locate_bytes(row, m, c, column, CHANNELS)
-        g = tl.where(_unpack(tl.load(bits + place, mask=within, other=0), ROWS, CHANNELS), g, 0.0)
+        g = tl.where(_unpack(packed, ROWS, CHANNELS), g, 0.0)
+        packed = _load_bytes(bits, row - blocks * ROWS, m, c, column, CHANNELS)
         rounded = g.to(g_out.dtype.element_ty)
         tl.store(g_out + at, rounded, mask=mask)
         g = rounded.to(tl.float32)  # the sums are those of what the second pass reads
