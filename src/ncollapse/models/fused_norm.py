@@ -12,9 +12,14 @@ the bits of y > 0, one byte for eight channels, and the backward pass reads thes
 Sums are float32, by blocks of rows. The last block to end adds the blocks up in a fixed order, so that the result is
 deterministic. The first pass goes through the map from its end and the second one from its start: what was touched last
 is still in the cache. The map may be some of the channels of a wider one, whose rows lie `ld` values apart.
+
+With EARLY a kernel's programs may be launched while the kernel before it on the stream still ends; they wait for it
+before they read anything. This is CUDA's programmatic dependent launch, which GPUs have from compute capability 9.0 on.
 """
 
 from __future__ import annotations
+
+from functools import cache
 
 import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
@@ -41,6 +46,20 @@ def is_last(ticket, blocks):  # type: ignore[no-untyped-def]
     """Whether this program is the last of `blocks` to come here; what the others stored before is then visible."""
     tl.debug_barrier()  # every thread of this program has stored its part
     return tl.atomic_add(ticket, 1, sem="acq_rel") == blocks - 1
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def await_inputs(EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Wait for the kernel before this one, where this one was launched early."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def release_next(EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Let the next kernel's programs be launched, as soon as all programs of this one have come here or ended."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -80,8 +99,9 @@ def _pooled(row, height, width):  # type: ignore[no-untyped-def]
 def _statistics(  # type: ignore[no-untyped-def]
     x, copy, running_mean, running_var, tracked, partial, ticket, mean, variance, m, c, ld_copy, blocks, momentum,
     TRACK: tl.constexpr, COPY: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
-    STAGES: tl.constexpr = 1,
+    STAGES: tl.constexpr = 1, EARLY: tl.constexpr = False,
 ):  # fmt: skip
+    await_inputs(EARLY)
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -99,6 +119,7 @@ def _statistics(  # type: ignore[no-untyped-def]
         value = tl.where(mask, value.to(tl.float32) - r[None, :], 0.0)
         first += value
         second += value * value
+    release_next(EARLY)
     mine = partial + (column * blocks + block) * 2 * CHANNELS + tl.arange(0, CHANNELS)
     tl.store(mine, tl.sum(first, 0))
     tl.store(mine + CHANNELS, tl.sum(second, 0))
@@ -151,9 +172,10 @@ def _apply_forward(  # type: ignore[no-untyped-def]
     x, residual, weight, bias, mean, variance, y, running_mean, running_var, tracked,
     m, c, ld, height, width, momentum, eps,
     HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, TRACK: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr, bits=None,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, bits=None, EARLY: tl.constexpr = False,
 ):  # fmt: skip
     """With POOL the rows are those of the means, `height` and `width` those of x. `bits` takes those of y > 0."""
+    await_inputs(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -179,6 +201,7 @@ def _apply_forward(  # type: ignore[no-untyped-def]
             value += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
         if RELU:
             value = tl.where(value < 0.0, 0.0, value)
+    release_next(EARLY)
     rounded = value.to(y.dtype.element_ty)
     tl.store(y + at, rounded, mask=mask)
     if bits is not None:
@@ -206,9 +229,10 @@ def _sum_backward(  # type: ignore[no-untyped-def]
     m, c, ld, height, width, blocks, eps,
     RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_SECOND: tl.constexpr, POOL: tl.constexpr,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr, BITS: tl.constexpr = False,
-    STAGES: tl.constexpr = 1,
+    STAGES: tl.constexpr = 1, EARLY: tl.constexpr = False,
 ):  # fmt: skip
     """`positive` is y, or with BITS the bits of y > 0."""
+    await_inputs(EARLY)
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -244,6 +268,7 @@ def _sum_backward(  # type: ignore[no-untyped-def]
             g = rounded.to(tl.float32)  # the sums are those of what the second pass reads
         first += g
         second += g * value
+    release_next(EARLY)
     mine = partial + (column * blocks + block) * 2 * CHANNELS + tl.arange(0, CHANNELS)
     tl.store(mine, tl.sum(first, 0))
     tl.store(mine + CHANNELS, tl.sum(second, 0))
@@ -258,7 +283,9 @@ def _sum_backward(  # type: ignore[no-untyped-def]
 def _apply_backward(  # type: ignore[no-untyped-def]
     dy, x, weight, bias, mean, variance, sums, dx, m, c, ld, height, width, eps,
     RELU: tl.constexpr, POOL: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):  # fmt: skip
+    await_inputs(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -277,7 +304,17 @@ def _apply_backward(  # type: ignore[no-untyped-def]
     grad = scale[None, :] * (g - mean_g[None, :] - value * (invstd * mean_gx)[None, :])
     if ADD:  # to what later layers gave this map
         grad += tl.load(dx + at, mask=mask, other=0.0).to(tl.float32)
+    release_next(EARLY)
     tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=mask)
+
+
+@cache
+def launch_early(device: torch.device) -> dict[str, bool]:
+    """Options of a launch: EARLY for the kernel and its counterpart for the launcher, where GPU and Triton know it."""
+    knows = device.type == "cuda" and torch.version.hip is None and hasattr(tl.extra.cuda, "gdc_wait")
+    if not knows or torch.cuda.get_device_capability(device) < (9, 0):
+        return {}
+    return {"EARLY": True, "launch_pdl": True}
 
 
 def _grid(x: Tensor, tile: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -323,6 +360,7 @@ def compute_statistics(
     _statistics[blocks, columns](
         x, None, running_mean, running_var, tracked, partial, ticket, stats, stats[1],
         m, c, 0, blocks, momentum, True, False, *STATISTICS_TILE, ADDED, STATISTICS_STAGES,
+        **launch_early(x.device),
     )  # fmt: skip
     return stats
 
@@ -345,7 +383,7 @@ def apply_norm(
     m, _, programs, tile = _apply_grid(y)
     _apply_forward[programs](
         x, residual, weight, bias, mean, variance, y, None, None, None, m, c, c, height, width, 0.0, eps,
-        residual is not None, relu, pool, False, *tile,
+        residual is not None, relu, pool, False, *tile, **launch_early(x.device),
     )  # fmt: skip
     return y
 
@@ -359,7 +397,7 @@ def apply_norm_bits(
     bits = torch.empty(m, c // 8, dtype=torch.uint8, device=x.device)
     _apply_forward[programs](
         x, residual, weight, bias, mean, variance, y, None, None, None, m, c, c, 0, 0, 0.0, eps,
-        True, True, False, False, *tile, bits,
+        True, True, False, False, *tile, bits, **launch_early(x.device),
     )  # fmt: skip
     return y, bits
 
@@ -393,11 +431,12 @@ def differentiate_norm(
         dy, dy_second, positive, x, weight, bias, stats, stats[1], partial, ticket, g, sums,
         m, c, c, height, width, blocks, eps,
         relu, positive is not None, dy_second is not None, pool, *tile, ADDED, bits, BACKWARD_STAGES,
+        **launch_early(x.device),
     )  # fmt: skip
     _, _, programs, tile = _apply_grid(x)
     _apply_backward[programs](
         g if written else dy, x, weight, bias, stats, stats[1], sums, dx, m, c, c, height, width, eps,
-        relu and not written, pool, False, *tile,
+        relu and not written, pool, False, *tile, **launch_early(x.device),
     )  # fmt: skip
     return dx, g, sums
 

@@ -23,8 +23,11 @@ from ncollapse.models.fused_norm import (
     _locate_bytes,
     _pack,
     _unpack,
+    await_inputs,
     find_tickets,
     is_last,
+    launch_early,
+    release_next,
 )
 
 LARGE, LARGE_TILE, SMALL_TILE = 1 << 24, (16, 64), (64, 32)
@@ -59,8 +62,9 @@ def _add_up_three(partial, blocks, CHANNELS: tl.constexpr, ADDED: tl.constexpr):
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_forward_pair(  # type: ignore[no-untyped-def]
     x, x_other, weight, bias, stats, weight_other, bias_other, stats_other, y, bits, m, c, eps, eps_other,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, EARLY: tl.constexpr = False,
 ):  # fmt: skip
+    await_inputs(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -74,6 +78,7 @@ def _apply_forward_pair(  # type: ignore[no-untyped-def]
     value = (value - mean[None, :]) * scale[None, :] + (other - mean_other[None, :]) * scale_other[None, :]
     value += shift[None, :]
     value = tl.where(value < 0.0, 0.0, value)  # not a maximum, which would lose NaN
+    release_next(EARLY)
     rounded = value.to(y.dtype.element_ty)
     tl.store(y + at, rounded, mask=mask)
     place, within = _locate_bytes(row, m, c, tl.program_id(1), CHANNELS)
@@ -85,8 +90,10 @@ def _sum_backward_pair(  # type: ignore[no-untyped-def]
     dy, dy_second, bits, x, x_other, weight, stats, weight_other, stats_other, partial, ticket, g_out, sums,
     m, c, blocks, eps, eps_other,
     HAS_SECOND: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr, STAGES: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):  # fmt: skip
     """`sums` are the gradients of weight, bias, and the other weight and bias [4, C]."""
+    await_inputs(EARLY)
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -114,6 +121,7 @@ def _sum_backward_pair(  # type: ignore[no-untyped-def]
         first += g
         second += g * value
         third += g * other
+    release_next(EARLY)
     mine = partial + (column * blocks + block) * 3 * CHANNELS + tl.arange(0, CHANNELS)
     tl.store(mine, tl.sum(first, 0))
     tl.store(mine + CHANNELS, tl.sum(second, 0))
@@ -130,9 +138,10 @@ def _sum_backward_pair(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_backward_pair(  # type: ignore[no-untyped-def]
     g_in, x, x_other, weight, stats, weight_other, stats_other, sums, dx, dx_other, m, c, eps, eps_other,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, EARLY: tl.constexpr = False,
 ):  # fmt: skip
     """`g_in` and `dx_other` may be the same map."""
+    await_inputs(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -147,6 +156,7 @@ def _apply_backward_pair(  # type: ignore[no-untyped-def]
     slope_other = invstd_other * tl.load(sums + 2 * c + channel, mask=inside, other=0.0) / m
     g -= (tl.load(sums + c + channel, mask=inside, other=0.0) / m)[None, :]
     grad = scale[None, :] * (g - (value - mean[None, :]) * slope[None, :])
+    release_next(EARLY)
     tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=mask)
     grad = scale_other[None, :] * (g - (other - mean_other[None, :]) * slope_other[None, :])
     tl.store(dx_other + at, grad.to(dx_other.dtype.element_ty), mask=mask)
@@ -169,8 +179,9 @@ def apply_pair(
     m, c, programs, tile = _apply_grid(y)
     bits = torch.empty(m, c // 8, dtype=torch.uint8, device=x.device)
     _apply_forward_pair[programs](
-        x, x_other, weight, bias, stats, weight_other, bias_other, stats_other, y, bits, m, c, eps, eps_other, *tile
-    )
+        x, x_other, weight, bias, stats, weight_other, bias_other, stats_other, y, bits, m, c, eps, eps_other, *tile,
+        **launch_early(x.device),
+    )  # fmt: skip
     return y, bits
 
 
@@ -196,11 +207,11 @@ def differentiate_pair(
     _sum_backward_pair[blocks, columns](
         dy, dy_second, bits, x, x_other, weight, stats, weight_other, stats_other,
         partial, find_tickets(x, columns), dx_other, sums, m, c, blocks, eps, eps_other,
-        dy_second is not None, *tile, ADDED, BACKWARD_STAGES,
+        dy_second is not None, *tile, ADDED, BACKWARD_STAGES, **launch_early(x.device),
     )  # fmt: skip
     _, _, programs, tile = _apply_grid(x)
     _apply_backward_pair[programs](
         dx_other, x, x_other, weight, stats, weight_other, stats_other, sums, dx, dx_other,
-        m, c, eps, eps_other, *tile,
+        m, c, eps, eps_other, *tile, **launch_early(x.device),
     )  # fmt: skip
     return dx, dx_other, sums
