@@ -313,7 +313,8 @@ def launch_early(device: torch.device) -> dict[str, bool]:
     """Options of a launch: EARLY for the kernel and its counterpart for the launcher, where GPU, driver and Triton know
     it; CUDA graphs know it since CUDA 12.3."""
     knows = device.type == "cuda" and torch.version.hip is None and hasattr(tl.extra.cuda, "gdc_wait")
-    if not knows or torch._C._cuda_getDriverVersion() < 12030 or torch.cuda.get_device_capability(device) < (9, 0):
+    driver = getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)()
+    if not knows or driver < 12030 or torch.cuda.get_device_capability(device) < (9, 0):
         return {}
     return {"EARLY": True, "launch_pdl": True}
 
