@@ -30,10 +30,10 @@ from ncollapse.models.fused_norm import (
     release_next,
 )
 
-LARGE, LARGE_TILE, SMALL_TILE = 1 << 24, (16, 64), (64, 32)
-"""Rows and channels of a program at a time in the sums: for maps of so many values, and for smaller ones.
+SUM_TILE = (16, 64)
+"""Rows and channels of a program at a time in the sums.
 
-With these four programs fit into a multiprocessor's registers, as `fused_norm.PROGRAMS` expects."""
+With this tile four programs fit into a multiprocessor's registers, as `fused_norm.PROGRAMS` expects."""
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -199,15 +199,14 @@ def differentiate_pair(
     eps_other: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dx, dx', the gradients of weight, bias, weight' and bias' [4, C])."""
-    tile = LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
-    m, c, blocks, columns = _grid(x, tile)
-    partial = torch.empty(columns, blocks, 3, tile[1], dtype=torch.float32, device=x.device)
+    m, c, blocks, columns = _grid(x, SUM_TILE)
+    partial = torch.empty(columns, blocks, 3, SUM_TILE[1], dtype=torch.float32, device=x.device)
     sums = torch.empty(4, c, dtype=torch.float32, device=x.device)
     dx, dx_other = torch.empty_like(x), torch.empty_like(x)
     _sum_backward_pair[blocks, columns](
         dy, dy_second, bits, x, x_other, weight, stats, weight_other, stats_other,
         partial, find_tickets(x, columns), dx_other, sums, m, c, blocks, eps, eps_other,
-        dy_second is not None, *tile, ADDED, BACKWARD_STAGES, **launch_early(x.device),
+        dy_second is not None, *SUM_TILE, ADDED, BACKWARD_STAGES, **launch_early(x.device),
     )  # fmt: skip
     _, _, programs, tile = _apply_grid(x)
     _apply_backward_pair[programs](
