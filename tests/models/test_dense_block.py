@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import reference.dense_ops as dense_definitions
 import reference.norm_ops as definitions
 from ncollapse.models import dense_block
 from ncollapse.models import norm as norms
@@ -27,6 +28,7 @@ def kernels(monkeypatch):
     """The kernels on a GPU or in Triton's interpreter, else their definitions."""
     if EXACT:
         monkeypatch.setitem(sys.modules, "ncollapse.models.fused_norm", definitions)
+        monkeypatch.setitem(sys.modules, "ncollapse.models.fused_dense", dense_definitions)
     if not ON_GPU:
         definitions.register()
         monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
@@ -87,8 +89,8 @@ def test_kernels_are_given_channels_last(kernels, monkeypatch):
 
     monkeypatch.setattr(dense_block, "differentiate_convolution", in_another_layout)
     if EXACT:
-        for name in ("differentiate_norm", "differentiate_channels"):
-            monkeypatch.setattr(definitions, name, note(getattr(definitions, name)))
+        for module, name in ((definitions, "differentiate_norm"), (dense_definitions, "differentiate_channels")):
+            monkeypatch.setattr(module, name, note(getattr(module, name)))
     block = DenseBlock(DenseLayer(16, 8), DenseLayer(24, 8)).to(DEVICE, DTYPE).to(memory_format=torch.channels_last)
     twin = copy.deepcopy(block)
     x = make_map(4, 16, 6, 4)

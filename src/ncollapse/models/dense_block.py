@@ -28,7 +28,8 @@ class DenseBlock(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layers: list[DenseLayer], *tensors: Tensor) -> Tensor:
-        from ncollapse.models.fused_norm import append_channels, apply_norm, apply_to_channels, compute_statistics
+        from ncollapse.models.fused_dense import append_channels, apply_to_channels
+        from ncollapse.models.fused_norm import apply_norm, compute_statistics
 
         images, channels, height, width = x.shape
         growth = layers[0].conv2.out_channels
@@ -58,7 +59,8 @@ class DenseBlock(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_wide: Tensor) -> tuple[Tensor | None, ...]:
-        from ncollapse.models.fused_norm import differentiate_channels, differentiate_norm
+        from ncollapse.models.fused_dense import differentiate_channels
+        from ncollapse.models.fused_norm import differentiate_norm
 
         layers, count = ctx.layers, len(ctx.layers)
         wide, stats, *rest = ctx.saved_tensors
