@@ -56,20 +56,79 @@ def compare(found, wanted):
         assert difference <= (1e-6 if EXACT else 2e-4) * torch.linalg.vector_norm(b.double()) + 1e-6
 
 
-@pytest.mark.parametrize(("channels", "growth", "layers"), [(32, 16, 3), (24, 8, 1), (64, 32, 2)])
-def test_a_shared_map_is_the_same(kernels, channels, growth, layers):
+def make_block(channels, growth, layers):
     torch.manual_seed(0)
     block = DenseBlock(*[DenseLayer(channels + i * growth, growth) for i in range(layers)])
     with torch.no_grad():
         for name, p in block.named_parameters():
             if "norm" in name:
                 p.add_(0.3 * torch.randn_like(p))
-    block = block.to(DEVICE, DTYPE).to(memory_format=torch.channels_last).train()
+        block[-1].norm1.weight[:3] = 0.0
+        block[-1].norm1.eps = 0.1
+    return block.to(DEVICE, DTYPE).to(memory_format=torch.channels_last).train()
+
+
+@pytest.mark.parametrize(
+    ("images", "channels", "growth", "layers"), [(4, 32, 16, 3), (4, 24, 8, 1), (4, 64, 32, 2), (1, 20, 12, 5)]
+)
+def test_a_shared_map_is_the_same(kernels, images, channels, growth, layers):
+    block = make_block(channels, growth, layers)
     twin = copy.deepcopy(block)
-    x = make_map(4, channels, 6, 4)
+    x = make_map(images, channels, 6, 4)
     shared = collect(block, lambda x: run_block(list(block), x), x)
     plain = collect(twin, torch.nn.Sequential(*twin), x)
     compare(shared, plain)
+
+
+def test_the_given_gradient_stays_as_it_was(kernels):
+    block = make_block(16, 8, 3)
+    x = make_map(2, 16, 4, 4).requires_grad_()
+    y = run_block(list(block), x)
+    given = make_map(*y.shape, seed=1)
+    before = given.clone()
+    once = torch.autograd.grad(y, [x, *block.parameters()], given, retain_graph=True)
+    assert torch.equal(given, before)
+    again = torch.autograd.grad(y, [x, *block.parameters()], given)
+    assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
+
+
+@pytest.mark.skipif(EXACT, reason="needs a GPU or Triton's interpreter")
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_layers_are_added_as_defined(kernels, monkeypatch, count, dtype):
+    """In several blocks of rows, for channels that are not whole tiles, in two parts, after another layer's."""
+    from ncollapse.models import fused_dense
+
+    monkeypatch.setattr(fused_dense, "ADD_PROGRAMS", 6)
+    wide, given = make_map(3, 100, 7, 13).to(dtype), make_map(3, 100, 7, 13, seed=1).to(dtype)
+    stats = torch.stack([wide.float().mean((0, 2, 3)), wide.float().var((0, 2, 3), correction=0)])
+    layers = []
+    for i in range(count + 1):
+        weight, bias = make_map(2, 72 + 8 * i, 1, 1, seed=2 + i)[..., 0, 0].float()
+        weight[5] = 0.0
+        layers.append((make_map(3, len(weight), 7, 13, seed=9 + i).to(dtype), weight, bias, 1e-3 * (i + 1)))
+
+    def differentiate(module, to):
+        """The gradient of channels 0 to 69, and all sums."""
+        x, known, source = to(wide), to(stats), to(given)
+        total, coefficients = torch.full_like(x, torch.nan), torch.full_like(known, torch.nan)
+        parts = [
+            module.LayerGradient(to(dy), to(weight), to(bias), eps, to(torch.zeros(2, len(weight), device=DEVICE)))
+            for dy, weight, bias, eps in layers
+        ]
+        for low, high in ((0, 40), (40, 70)):
+            module.add_gradients(parts[-1:], x, known, source, total, coefficients, low, high)
+            module.add_gradients(parts[:-1], x, known, total, total, coefficients, low, high)
+        assert total[:, 70:].isnan().all()
+        copied = [module.copy_gradient(total, x, known, coefficients, *ends) for ends in ((0, 33), (33, 70))]
+        assert all(part.is_contiguous(memory_format=torch.channels_last) for part in copied)
+        return [torch.cat(copied, 1), *(part.sums[:, :70] for part in parts)]
+
+    found = differentiate(fused_dense, lambda tensor: tensor)
+    wanted = differentiate(dense_definitions, lambda tensor: tensor.double())
+    bounds = [1e-5 if dtype == torch.float32 else 1.2e-2, *[1e-5] * len(layers)]  # sums are float32 in any case
+    for a, b, bound in zip(found, wanted, bounds, strict=True):
+        assert torch.linalg.vector_norm(a.double() - b) <= bound * torch.linalg.vector_norm(b)
 
 
 def test_kernels_are_given_channels_last(kernels, monkeypatch):
@@ -81,15 +140,16 @@ def test_kernels_are_given_channels_last(kernels, monkeypatch):
         return dx.contiguous(), d_kernel
 
     def note(kernel):
-        def noted(dy, *rest):
+        def noted(given, *rest):
+            dy = given[0].dy if isinstance(given, list) else given
             layouts.append(dy.is_contiguous(memory_format=torch.channels_last))
-            return kernel(dy, *rest)
+            return kernel(given, *rest)
 
         return noted
 
     monkeypatch.setattr(dense_block, "differentiate_convolution", in_another_layout)
     if EXACT:
-        for module, name in ((definitions, "differentiate_norm"), (dense_definitions, "differentiate_channels")):
+        for module, name in ((definitions, "differentiate_norm"), (dense_definitions, "add_gradients")):
             monkeypatch.setattr(module, name, note(getattr(module, name)))
     block = DenseBlock(DenseLayer(16, 8), DenseLayer(24, 8)).to(DEVICE, DTYPE).to(memory_format=torch.channels_last)
     twin = copy.deepcopy(block)

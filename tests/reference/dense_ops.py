@@ -1,8 +1,12 @@
 """The kernels of a dense block by their definitions."""
 
+from collections import namedtuple
+
 import torch
 
-from reference.norm_ops import apply_norm, compute_statistics, differentiate_norm, widen
+from reference.norm_ops import apply_norm, compute_statistics, widen
+
+LayerGradient = namedtuple("LayerGradient", "dy weight bias eps sums")
 
 
 def append_channels(new, wide, stats, start, shift):
@@ -18,9 +22,25 @@ def apply_to_channels(wide, stats, weight, bias, running, momentum, eps):
     return apply_norm(x, weight, bias, stats[0, :channels], stats[1, :channels], None, eps, True)
 
 
-def differentiate_channels(dy, wide, stats, weight, bias, d_wide, eps):
-    channels = len(weight)
-    x, known = wide[:, :channels], stats[:, :channels]
-    dx, _, sums = differentiate_norm(dy, None, x, None, weight, bias, known, eps, True)
-    d_wide[:, :channels] += dx
-    return sums
+def add_gradients(layers, wide, stats, source, total, coefficients, low, high):
+    x = wide[:, low:high]
+    count = x.numel() // x.shape[1]
+    mean, variance = stats[:, low:high, None, None]
+    found = widen(source[:, low:high])
+    if source is not total:
+        coefficients[:, low:high] = 0
+    for dy, weight, bias, eps, sums in layers:
+        invstd = 1 / (variance + eps).sqrt()
+        scale, xhat = weight[low:high, None, None] * invstd, (widen(x) - mean) * invstd
+        g = widen(dy[:, low:high]) * (xhat * weight[low:high, None, None] + bias[low:high, None, None] > 0)
+        found = found + scale * g
+        sums[:, low:high] = torch.stack([(g * xhat).sum((0, 2, 3)), g.sum((0, 2, 3))])
+        mean_gx, mean_g = sums[:, low:high, None, None] / count
+        coefficients[:, low:high] += torch.stack([scale * mean_g, scale * invstd * mean_gx])[..., 0, 0]
+    total[:, low:high] = found
+
+
+def copy_gradient(total, wide, stats, coefficients, low, high):
+    offset, slope = coefficients[:, low:high, None, None]
+    dx = widen(total[:, low:high]) - offset - slope * (widen(wide[:, low:high]) - stats[0, low:high, None, None])
+    return dx.to(total.dtype).contiguous(memory_format=torch.channels_last)

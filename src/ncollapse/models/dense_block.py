@@ -1,8 +1,9 @@
 """A dense block's training step on a GPU: one wide map that every layer reads from and appends to.
 
 Layer by layer, torch would copy the whole map to append a few channels, take the statistics of channels that the layer
-before had taken too, and add up the gradients of every prefix of the map. Here each channel is written and summed once,
-and each layer's gradient is added where the wide map's gradient lies.
+before had taken too, and add up the gradients of every prefix of the map. Here each channel is written and summed once.
+In the backward pass each layer's gradient is added to that of the wide map in one pass, and what depends on the means
+of the gradient is subtracted where a channel's gradient is used (`fused_dense`).
 """
 
 from __future__ import annotations
@@ -59,29 +60,36 @@ class DenseBlock(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_wide: Tensor) -> tuple[Tensor | None, ...]:
-        from ncollapse.models.fused_dense import differentiate_channels
+        from ncollapse.models.fused_dense import LayerGradient, add_gradients, copy_gradient
         from ncollapse.models.fused_norm import differentiate_norm
 
         layers, count = ctx.layers, len(ctx.layers)
         wide, stats, *rest = ctx.saved_tensors
         kept, tensors = rest[: 4 * count], rest[4 * count :]
         grads: list[Tensor | None] = [None] * len(tensors)
-        total = d_wide.to(wide.dtype).clone(memory_format=torch.channels_last)
+        given = source = d_wide.to(wide.dtype).contiguous(memory_format=torch.channels_last)
+        total, coefficients = torch.empty_like(wide), torch.empty_like(stats)
         growth = layers[0].conv2.out_channels
         with torch.cuda.device(wide.device):
             for i in reversed(range(count)):
                 layer, (h, u, s, z) = layers[i], kept[4 * i : 4 * i + 4]
                 w1, b1, k1, w2, b2, k2 = tensors[PARTS * i : PARTS * (i + 1)]
                 start = ctx.channels + growth * i
-                new = total[:, start : start + growth].contiguous(memory_format=torch.channels_last)
+                if i == count - 1:  # no later layer has added to these channels
+                    new = given[:, start:].contiguous(memory_format=torch.channels_last)
+                else:
+                    new = copy_gradient(total, wide, stats, coefficients, start, start + growth)
                 dz, d_k2 = differentiate_convolution(new, z, k2, (1, 1), (1, 1), ctx.beside)
                 dz = dz.contiguous(memory_format=torch.channels_last)  # as cuDNN leaves it
                 du, _, sums2 = differentiate_norm(dz, None, u, None, w2, b2, s, layer.norm2.eps, True)
                 dh, d_k1 = differentiate_convolution(du, h, k1, (1, 1), (0, 0), ctx.beside)
                 dh = dh.contiguous(memory_format=torch.channels_last)
-                sums1 = differentiate_channels(dh, wide, stats, w1, b1, total, layer.norm1.eps)
+                sums1 = torch.empty(2, start, dtype=stats.dtype, device=stats.device)
+                added = LayerGradient(dh, w1, b1, layer.norm1.eps, sums1)
+                add_gradients([added], wide, stats, source, total, coefficients, 0, start)
+                source = total
                 grads[PARTS * i : PARTS * (i + 1)] = [sums1[0], sums1[1], d_k1, sums2[0], sums2[1], d_k2]
-        first = total[:, : ctx.channels].contiguous(memory_format=torch.channels_last)
+            first = copy_gradient(total, wide, stats, coefficients, 0, ctx.channels)
         return first, None, *grads
 
 

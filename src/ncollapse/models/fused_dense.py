@@ -1,21 +1,134 @@
-"""Launches of the fused norm's kernels over the channels of a dense block's wide map."""
+"""Triton kernels of a dense block's wide map [B, C, H, W], which lies channels last and is read as a matrix [M, C].
+
+Every layer normalises the channels before its own, so that a channel's gradient is a sum over the layers after it:
+
+    d = sum over layers of  scale (g - mean g - xhat mean(g xhat)),    g = dy [norm(x) > 0],   scale = weight invstd
+
+The means are known only after a pass over the map. But they belong to terms that are affine in x, with the same
+coefficients in every row of a channel. So one pass adds scale g to the gradient of the wide map and sums g and
+g (x - mean), and the rest is kept as two numbers a channel (`coefficients`), to which all layers add:
+
+    d = total - coefficients[0] - coefficients[1] (x - mean)
+
+This is computed where a channel's gradient is used, once: as the channels are copied out of the wide map.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
+import triton  # type: ignore[import-not-found, unused-ignore]
+import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
 from ncollapse.models.fused_norm import (
     ADDED,
     SUM_TILE,
-    _apply_backward,
+    _add_up,
     _apply_forward,
     _apply_grid,
     _grid,
     _scratch,
     _statistics,
-    _sum_backward,
+    is_last,
 )
+
+LARGE, LARGE_TILE, SMALL_TILE = 1 << 24, (32, 64), (64, 32)
+"""Rows and channels that a program adds at a time: for maps of so many values, and for smaller ones."""
+ADD_PROGRAMS, ADD_WARPS = 528, 4
+"""Programs that add side by side at most, and warps of each."""
+COPY_VALUES = 4096
+"""Values that a program copies out of the wide map, at most 128 channels wide."""
+
+
+class LayerGradient(NamedTuple):
+    """The gradient of relu(norm) of a wide map's first channels, as many as dy has, and the norm's parameters."""
+
+    dy: Tensor
+    weight: Tensor
+    bias: Tensor
+    eps: float
+    sums: Tensor
+    """[d_weight, d_bias], which `add_gradients` fills in."""
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _append(parts, part):  # type: ignore[no-untyped-def]
+    return parts + (part,)
+
+
+@triton.jit(do_not_specialize=["fresh", "blocks"])  # type: ignore[untyped-decorator, unused-ignore]
+def _add_gradients(  # type: ignore[no-untyped-def]
+    dy, ld_dy, weight, bias, eps, sums, x, mean, variance, source, total, coefficients, partial, ticket,
+    m, c, ld, blocks, fresh,
+    COUNT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
+):  # fmt: skip
+    """The first six arguments are tuples, with one part for each of COUNT layers."""
+    block, column = tl.program_id(0), tl.program_id(1)
+    channel = column * CHANNELS + tl.arange(0, CHANNELS)
+    inside = channel < c
+    centre = tl.load(mean + channel, mask=inside, other=0.0)
+    spread = tl.load(variance + channel, mask=inside, other=1.0)
+    scale, shift, first, second = (), (), (), ()
+    for i in tl.static_range(COUNT):
+        invstd = 1.0 / tl.sqrt(spread + eps[i])
+        scale = _append(scale, invstd * tl.load(weight[i] + channel, mask=inside, other=0.0))
+        shift = _append(shift, tl.load(bias[i] + channel, mask=inside, other=0.0))
+        first = _append(first, tl.zeros((ROWS, CHANNELS), tl.float32))
+        second = _append(second, tl.zeros((ROWS, CHANNELS), tl.float32))
+    tiles = tl.cdiv(m, ROWS)
+    for tile in range(block, tiles, blocks):
+        row = ((tiles - 1 - tile) * ROWS + tl.arange(0, ROWS))[:, None]  # the end of dy is still in the cache
+        mask = (row < m) & inside[None, :]
+        at = row.to(tl.int64) * ld + channel[None, :]
+        value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]
+        added = tl.load(source + at, mask=mask, other=0.0).to(tl.float32)
+        sum_g, sum_gx = (), ()
+        for i in tl.static_range(COUNT):
+            g = tl.load(dy[i] + row.to(tl.int64) * ld_dy[i] + channel[None, :], mask=mask, other=0.0).to(tl.float32)
+            g = tl.where(value * scale[i][None, :] + shift[i][None, :] > 0.0, g, 0.0)
+            added += scale[i][None, :] * g
+            sum_g = _append(sum_g, first[i] + g)
+            sum_gx = _append(sum_gx, second[i] + g * value)
+        first, second = sum_g, sum_gx
+        tl.store(total + at, added.to(total.dtype.element_ty), mask=mask)
+    for i in tl.static_range(COUNT):
+        mine = partial + ((column * COUNT + i) * blocks + block) * 2 * CHANNELS + tl.arange(0, CHANNELS)
+        tl.store(mine, tl.sum(first[i], 0))
+        tl.store(mine + CHANNELS, tl.sum(second[i], 0))
+    if is_last(ticket + column, blocks):
+        tl.store(ticket + column, 0)
+        known = inside & (fresh == 0)
+        offset = tl.load(coefficients + channel, mask=known, other=0.0)
+        slope = tl.load(coefficients + ld + channel, mask=known, other=0.0)
+        for i in tl.static_range(COUNT):
+            d_bias, products = _add_up(partial + (column * COUNT + i) * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
+            invstd = 1.0 / tl.sqrt(spread + eps[i])
+            tl.store(sums[i] + channel, products * invstd, mask=inside)
+            tl.store(sums[i] + ld_dy[i] + channel, d_bias, mask=inside)
+            offset += scale[i] * (d_bias / m)
+            slope += scale[i] * invstd * (products * invstd / m)
+        tl.store(coefficients + channel, offset, mask=inside)
+        tl.store(coefficients + ld + channel, slope, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _copy_gradient(  # type: ignore[no-untyped-def]
+    total, x, mean, coefficients, dx, m, c, ld, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    inside = channel < c
+    mask = (row < m) & inside[None, :]
+    offset = tl.load(coefficients + channel, mask=inside, other=0.0)
+    slope = tl.load(coefficients + ld + channel, mask=inside, other=0.0)
+    centre = tl.load(mean + channel, mask=inside, other=0.0)
+    at = row.to(tl.int64) * ld + channel[None, :]
+    value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]
+    grad = tl.load(total + at, mask=mask, other=0.0).to(tl.float32) - offset[None, :] - value * slope[None, :]
+    tl.store(dx + row.to(tl.int64) * c + channel[None, :], grad.to(dx.dtype.element_ty), mask=mask)
 
 
 def append_channels(new: Tensor, wide: Tensor, stats: Tensor, start: int, shift: Tensor) -> None:
@@ -47,21 +160,36 @@ def apply_to_channels(
     return y
 
 
-def differentiate_channels(
-    dy: Tensor, wide: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, d_wide: Tensor, eps: float
-) -> Tensor:
-    """[d_weight, d_bias] of `apply_to_channels`; its gradient is added to that of the wide map."""
-    m, c, blocks, columns = _grid(dy, SUM_TILE)
-    partial, ticket = _scratch(dy, blocks, columns, SUM_TILE[1])
-    sums = torch.empty(2, c, dtype=torch.float32, device=dy.device)
-    _, ld, height, width = wide.shape
-    _sum_backward[blocks, columns](
-        dy, None, None, wide, weight, bias, stats, stats[1], partial, ticket, dy, sums,
-        m, c, ld, height, width, blocks, eps, True, False, False, False, *SUM_TILE, ADDED,
+def add_gradients(
+    layers: Sequence[LayerGradient], wide: Tensor, stats: Tensor, source: Tensor, total: Tensor, coefficients: Tensor,
+    low: int, high: int,
+) -> None:  # fmt: skip
+    """Add what layers give to channels low...high - 1 of the wide map's gradient, and to the layers' `sums`.
+
+    The gradient so far is read from `source` and written to `total`. Where that is another tensor, these are the first
+    layers to add to these channels, and `coefficients` [2, C] is overwritten there.
+    """
+    x = wide[:, low:high]
+    tile = LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
+    m, c, blocks, columns = _grid(x, tile, ADD_PROGRAMS)
+    partial, ticket = _scratch(x, blocks, columns, tile[1] * len(layers))
+    _add_gradients[blocks, columns](
+        tuple(layer.dy[:, low:] for layer in layers), tuple(layer.dy.shape[1] for layer in layers),
+        tuple(layer.weight[low:] for layer in layers), tuple(layer.bias[low:] for layer in layers),
+        tuple(layer.eps for layer in layers), tuple(layer.sums[:, low:] for layer in layers),
+        x, stats[0, low:], stats[1, low:], source[:, low:], total[:, low:], coefficients[:, low:], partial, ticket,
+        m, c, wide.shape[1], blocks, int(source is not total), len(layers), *tile, ADDED, num_warps=ADD_WARPS,
     )  # fmt: skip
-    _, _, programs, tile = _apply_grid(dy)
-    _apply_backward[programs](
-        dy, wide, weight, bias, stats, stats[1], sums, d_wide, m, c, ld, height, width, eps,
-        True, False, True, *tile,
-    )  # fmt: skip
-    return sums
+
+
+def copy_gradient(total: Tensor, wide: Tensor, stats: Tensor, coefficients: Tensor, low: int, high: int) -> Tensor:
+    """The gradient of channels low...high - 1 of the wide map, when all layers after them have been added."""
+    x = wide[:, low:high]
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    m, c, ld = x.numel() // x.shape[1], high - low, wide.shape[1]
+    channels = min(128, max(16, triton.next_power_of_2(c)))
+    rows = COPY_VALUES // channels
+    _copy_gradient[triton.cdiv(m, rows), triton.cdiv(c, channels)](
+        total[:, low:], x, stats[0, low:], coefficients[:, low:], dx, m, c, ld, rows, channels
+    )
+    return dx

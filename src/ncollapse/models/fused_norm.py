@@ -209,7 +209,7 @@ def _sum_backward(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_backward(  # type: ignore[no-untyped-def]
     dy, x, weight, bias, mean, variance, sums, dx, m, c, ld, height, width, eps,
-    RELU: tl.constexpr, POOL: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    RELU: tl.constexpr, POOL: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -227,17 +227,15 @@ def _apply_backward(  # type: ignore[no-untyped-def]
         shift = tl.load(bias + channel, mask=inside, other=0.0)
         g = tl.where(value * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
     grad = scale[None, :] * (g - mean_g[None, :] - value * (invstd * mean_gx)[None, :])
-    if ADD:  # to what later layers gave this map
-        grad += tl.load(dx + at, mask=mask, other=0.0).to(tl.float32)
     tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=mask)
 
 
-def _grid(x: Tensor, tile: tuple[int, int]) -> tuple[int, int, int, int]:
+def _grid(x: Tensor, tile: tuple[int, int], programs: int | None = None) -> tuple[int, int, int, int]:
     """(rows M, channels C, blocks that sum side by side, blocks of channels)."""
     c = x.shape[1]
     m = x.numel() // c
     columns = triton.cdiv(c, tile[1])
-    return m, c, max(1, min(triton.cdiv(m, tile[0]), PROGRAMS // columns)), columns
+    return m, c, max(1, min(triton.cdiv(m, tile[0]), (programs or PROGRAMS) // columns)), columns
 
 
 def _apply_grid(x: Tensor) -> tuple[int, int, tuple[int, int], tuple[int, int]]:
@@ -330,6 +328,6 @@ def differentiate_norm(
     _, _, programs, tile = _apply_grid(x)
     _apply_backward[programs](
         g if written else dy, x, weight, bias, stats, stats[1], sums, dx, m, c, c, height, width, eps,
-        relu and not written, pool, False, *tile,
+        relu and not written, pool, *tile,
     )  # fmt: skip
     return dx, g, sums
