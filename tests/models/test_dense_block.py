@@ -69,9 +69,11 @@ def make_block(channels, growth, layers):
 
 
 @pytest.mark.parametrize(
-    ("images", "channels", "growth", "layers"), [(4, 32, 16, 3), (4, 24, 8, 1), (4, 64, 32, 2), (1, 20, 12, 5)]
+    ("images", "channels", "growth", "layers", "group"),
+    [(4, 32, 16, 3, 1), (4, 32, 16, 3, 2), (4, 24, 8, 1, 2), (4, 64, 32, 2, 2), (1, 20, 12, 5, 3), (1, 20, 12, 5, 9)],
 )
-def test_a_shared_map_is_the_same(kernels, images, channels, growth, layers):
+def test_a_shared_map_is_the_same(kernels, monkeypatch, images, channels, growth, layers, group):
+    monkeypatch.setattr(dense_block, "GROUP", group)
     block = make_block(channels, growth, layers)
     twin = copy.deepcopy(block)
     x = make_map(images, channels, 6, 4)

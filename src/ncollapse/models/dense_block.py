@@ -2,8 +2,12 @@
 
 Layer by layer, torch would copy the whole map to append a few channels, take the statistics of channels that the layer
 before had taken too, and add up the gradients of every prefix of the map. Here each channel is written and summed once.
-In the backward pass each layer's gradient is added to that of the wide map in one pass, and what depends on the means
-of the gradient is subtracted where a channel's gradient is used (`fused_dense`).
+In the backward pass layers add to the gradient of the wide map in one pass, and what depends on the means of their
+gradients is subtracted where a channel's gradient is used (`fused_dense`).
+
+That pass reads the wide map, and reads and writes its gradient. So layers next to each other form a group that makes it
+together. The gradient of a channel that a layer of the group has appended is needed before the group is complete, so
+each layer adds to these channels, which are few, alone.
 """
 
 from __future__ import annotations
@@ -19,9 +23,12 @@ from ncollapse.models.overlap import find_beside
 
 if TYPE_CHECKING:
     from ncollapse.models.densenet import DenseLayer
+    from ncollapse.models.fused_dense import LayerGradient
 
 PARTS = 6
 """Parameters of a layer: weight and bias of a norm, a convolution, and the same again."""
+GROUP = 2
+"""Layers that add to the gradient of the wide map together."""
 
 
 class DenseBlock(torch.autograd.Function):
@@ -67,9 +74,10 @@ class DenseBlock(torch.autograd.Function):
         wide, stats, *rest = ctx.saved_tensors
         kept, tensors = rest[: 4 * count], rest[4 * count :]
         grads: list[Tensor | None] = [None] * len(tensors)
-        given = source = d_wide.to(wide.dtype).contiguous(memory_format=torch.channels_last)
+        given = d_wide.to(wide.dtype).contiguous(memory_format=torch.channels_last)
         total, coefficients = torch.empty_like(wide), torch.empty_like(stats)
         growth = layers[0].conv2.out_channels
+        group: list[LayerGradient] = []
         with torch.cuda.device(wide.device):
             for i in reversed(range(count)):
                 layer, (h, u, s, z) = layers[i], kept[4 * i : 4 * i + 4]
@@ -85,12 +93,19 @@ class DenseBlock(torch.autograd.Function):
                 dh, d_k1 = differentiate_convolution(du, h, k1, (1, 1), (0, 0), ctx.beside)
                 dh = dh.contiguous(memory_format=torch.channels_last)
                 sums1 = torch.empty(2, start, dtype=stats.dtype, device=stats.device)
-                added = LayerGradient(dh, w1, b1, layer.norm1.eps, sums1)
-                add_gradients([added], wide, stats, source, total, coefficients, 0, start)
-                source = total
+                group.append(LayerGradient(dh, w1, b1, layer.norm1.eps, sums1))
+                first = i // GROUP * GROUP  # the group's first layer, which comes last here
+                low = ctx.channels + growth * first
+                if i > first:
+                    source = given if i == count - 1 else total
+                    add_gradients(group[-1:], wide, stats, source, total, coefficients, low, start)
+                else:
+                    source = given if i + len(group) == count else total
+                    add_gradients(group, wide, stats, source, total, coefficients, 0, low)
+                    group = []
                 grads[PARTS * i : PARTS * (i + 1)] = [sums1[0], sums1[1], d_k1, sums2[0], sums2[1], d_k2]
-            first = copy_gradient(total, wide, stats, coefficients, 0, ctx.channels)
-        return first, None, *grads
+            dx = copy_gradient(total, wide, stats, coefficients, 0, ctx.channels)
+        return dx, None, *grads
 
 
 def run_block(layers: list[DenseLayer], x: Tensor) -> Tensor:

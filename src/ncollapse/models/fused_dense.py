@@ -35,8 +35,9 @@ from ncollapse.models.fused_norm import (
     is_last,
 )
 
-LARGE, LARGE_TILE, SMALL_TILE = 1 << 24, (32, 64), (64, 32)
-"""Rows and channels that a program adds at a time: for maps of so many values, and for smaller ones."""
+LARGE, LARGE_TILE, SMALL_TILE, SHARED_TILE = 1 << 24, (32, 64), (64, 32), (32, 32)
+"""Rows and channels that a program adds at a time: for maps of so many values, for smaller ones, and for several layers
+at once, whose sums need more registers."""
 ADD_PROGRAMS, ADD_WARPS = 528, 4
 """Programs that add side by side at most, and warps of each."""
 COPY_VALUES = 4096
@@ -170,7 +171,7 @@ def add_gradients(
     layers to add to these channels, and `coefficients` [2, C] is overwritten there.
     """
     x = wide[:, low:high]
-    tile = LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
+    tile = SHARED_TILE if len(layers) > 1 else LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
     m, c, blocks, columns = _grid(x, tile, ADD_PROGRAMS)
     partial, ticket = _scratch(x, blocks, columns, tile[1] * len(layers))
     _add_gradients[blocks, columns](
