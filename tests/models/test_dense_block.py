@@ -74,6 +74,7 @@ def make_block(channels, growth, layers):
 )
 def test_a_shared_map_is_the_same(kernels, monkeypatch, images, channels, growth, layers, group):
     monkeypatch.setattr(dense_block, "GROUP", group)
+    monkeypatch.setattr(dense_block, "FORWARD_GROUP", group)
     block = make_block(channels, growth, layers)
     twin = copy.deepcopy(block)
     x = make_map(images, channels, 6, 4)

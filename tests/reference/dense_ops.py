@@ -15,11 +15,12 @@ def append_channels(new, wide, stats, start, shift):
     stats[1, start:end], stats[0, start:end] = torch.var_mean(widen(new), (0, 2, 3), correction=0)
 
 
-def apply_to_channels(wide, stats, weight, bias, running, momentum, eps):
-    channels = len(weight)
-    x = wide[:, :channels]
-    compute_statistics(x, *running, momentum)
-    return apply_norm(x, weight, bias, stats[0, :channels], stats[1, :channels], None, eps, True)
+def apply_norms(norms, hidden, wide, stats, low, high):
+    x, (mean, variance) = wide[:, low:high], stats[:, low:high]
+    for norm, y in zip(norms, hidden, strict=True):
+        tracked = norm.num_batches_tracked if low == 0 else torch.zeros(())
+        compute_statistics(x, norm.running_mean[low:high], norm.running_var[low:high], tracked, norm.momentum)
+        y[:, low:high] = apply_norm(x, norm.weight[low:high], norm.bias[low:high], mean, variance, None, norm.eps, True)
 
 
 def add_gradients(layers, wide, stats, source, total, coefficients, low, high):

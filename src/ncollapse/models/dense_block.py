@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 PARTS = 6
 """Parameters of a layer: weight and bias of a norm, a convolution, and the same again."""
-GROUP = 2
-"""Layers that add to the gradient of the wide map together."""
+GROUP, FORWARD_GROUP = 2, 2
+"""Layers that add to the gradient of the wide map together, and layers that read the wide map together."""
 
 
 class DenseBlock(torch.autograd.Function):
@@ -36,31 +36,32 @@ class DenseBlock(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layers: list[DenseLayer], *tensors: Tensor) -> Tensor:
-        from ncollapse.models.fused_dense import append_channels, apply_to_channels
+        from ncollapse.models.fused_dense import append_channels, apply_norms
         from ncollapse.models.fused_norm import apply_norm, compute_statistics
 
-        images, channels, height, width = x.shape
+        channels = x.shape[1]
         growth = layers[0].conv2.out_channels
-        shape = (images, channels + growth * len(layers), height, width)
-        wide = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-        stats = torch.empty(2, shape[1], dtype=torch.float32, device=x.device)
+        wide = _make_map(x, channels + growth * len(layers))
+        stats = torch.empty(2, wide.shape[1], dtype=torch.float32, device=x.device)
         kept: list[Tensor] = []
-        norms: list[tuple[Any, Any]] = [(layer.norm1, layer.norm2) for layer in layers]  # with running statistics
+        norms: list[Any] = [layer.norm1 for layer in layers]  # with running statistics
+        hidden = [_make_map(wide, channels + growth * i) for i in range(len(layers))]
         with torch.cuda.device(x.device):  # Triton launches on the current one
-            append_channels(x, wide, stats, 0, norms[0][0].running_mean)
+            append_channels(x, wide, stats, 0, norms[0].running_mean)
+            low = 0
             for i in range(len(layers)):
-                w1, b1, k1, w2, b2, k2 = tensors[PARTS * i : PARTS * (i + 1)]
-                one, two = norms[i]
-                running = one.running_mean, one.running_var, one.num_batches_tracked
-                h = apply_to_channels(wide, stats, w1, b1, running, one.momentum, one.eps)
-                u = F.conv2d(h, k1).contiguous(memory_format=torch.channels_last)  # as cuDNN leaves it
+                _, _, k1, w2, b2, k2 = tensors[PARTS * i : PARTS * (i + 1)]
+                two: Any = layers[i].norm2
+                start, end = channels + growth * i, (i // FORWARD_GROUP + 1) * FORWARD_GROUP
+                apply_norms(norms[i:end], hidden[i:end], wide, stats, low, start)
+                u = F.conv2d(hidden[i], k1).contiguous(memory_format=torch.channels_last)  # as cuDNN leaves it
                 s = compute_statistics(u, two.running_mean, two.running_var, two.num_batches_tracked, two.momentum)
                 z = apply_norm(u, w2, b2, s[0], s[1], None, two.eps, True)
                 new = F.conv2d(z, k2, padding=1).contiguous(memory_format=torch.channels_last)
-                start = channels + growth * i
-                later = norms[i + 1][0].running_mean[start:] if i + 1 < len(layers) else _zeros(growth, x.device)
+                later = norms[i + 1].running_mean[start:] if i + 1 < len(layers) else _zeros(growth, x.device)
                 append_channels(new, wide, stats, start, later)
-                kept += [h, u, s, z]
+                low = start if i + 1 < end else 0
+                kept += [hidden[i], u, s, z]
         ctx.layers, ctx.channels, ctx.beside = layers, channels, find_beside()
         ctx.save_for_backward(wide, stats, *kept, *tensors)
         return wide
@@ -115,6 +116,12 @@ def run_block(layers: list[DenseLayer], x: Tensor) -> Tensor:
         for norm, conv in ((layer.norm1, layer.conv1), (layer.norm2, layer.conv2)):
             tensors += [norm.weight, norm.bias, conv.weight.to(x.dtype)]
     return DenseBlock.apply(x, layers, *tensors)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _make_map(like: Tensor, channels: int) -> Tensor:
+    images, _, height, width = like.shape
+    shape = (images, channels, height, width)
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
 _constant: dict[tuple[int, torch.device], Tensor] = {}

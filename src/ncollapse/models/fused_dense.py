@@ -1,6 +1,9 @@
 """Triton kernels of a dense block's wide map [B, C, H, W], which lies channels last and is read as a matrix [M, C].
 
-Every layer normalises the channels before its own, so that a channel's gradient is a sum over the layers after it:
+Every layer normalises the channels before its own, with the same means and variances as the layers before it. So one
+pass over a channel can write relu(norm) for several layers.
+
+A channel's gradient is a sum over the layers after it:
 
     d = sum over layers of  scale (g - mean g - xhat mean(g xhat)),    g = dy [norm(x) > 0],   scale = weight invstd
 
@@ -16,7 +19,7 @@ This is computed where a channel's gradient is used, once: as the channels are c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
@@ -27,11 +30,10 @@ from ncollapse.models.fused_norm import (
     ADDED,
     SUM_TILE,
     _add_up,
-    _apply_forward,
-    _apply_grid,
     _grid,
     _scratch,
     _statistics,
+    _track,
     is_last,
 )
 
@@ -40,8 +42,8 @@ LARGE, LARGE_TILE, SMALL_TILE, SHARED_TILE = 1 << 24, (32, 64), (64, 32), (32, 3
 at once, whose sums need more registers."""
 ADD_PROGRAMS, ADD_WARPS = 528, 4
 """Programs that add side by side at most, and warps of each."""
-COPY_VALUES = 4096
-"""Values that a program copies out of the wide map, at most 128 channels wide."""
+POINTS, WIDEST = 4096, 128
+"""Values of a program that sums nothing, and its channels at most."""
 
 
 class LayerGradient(NamedTuple):
@@ -58,6 +60,36 @@ class LayerGradient(NamedTuple):
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _append(parts, part):  # type: ignore[no-untyped-def]
     return parts + (part,)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _apply_norms(  # type: ignore[no-untyped-def]
+    y, ld_y, weight, bias, eps, running_mean, running_var, tracked, momentum, x, mean, variance, m, c, ld, low,
+    COUNT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """The first nine arguments are tuples, with one part for each of COUNT layers."""
+    block, column = tl.program_id(0), tl.program_id(1)
+    row = (block * ROWS + tl.arange(0, ROWS))[:, None]
+    channel = column * CHANNELS + tl.arange(0, CHANNELS)
+    inside = channel < c
+    mask = (row < m) & inside[None, :]
+    centre = tl.load(mean + channel, mask=inside, other=0.0)
+    spread = tl.load(variance + channel, mask=inside, other=1.0)
+    value = tl.load(x + row.to(tl.int64) * ld + channel[None, :], mask=mask, other=0.0).to(tl.float32)
+    value -= centre[None, :]
+    for i in tl.static_range(COUNT):
+        scale = 1.0 / tl.sqrt(spread + eps[i]) * tl.load(weight[i] + channel, mask=inside, other=0.0)
+        shift = tl.load(bias[i] + channel, mask=inside, other=0.0)
+        normed = value * scale[None, :] + shift[None, :]
+        normed = tl.where(normed < 0.0, 0.0, normed)  # not a maximum, which would lose NaN
+        at = row.to(tl.int64) * ld_y[i] + channel[None, :]
+        tl.store(y[i] + at, normed.to(y[i].dtype.element_ty), mask=mask)
+    if block == 0:
+        column += low  # a layer's first channels count the batch
+        for i in tl.static_range(COUNT):
+            _track(
+                running_mean[i], running_var[i], tracked[i], centre, spread, m, momentum[i], channel, inside, column
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["fresh", "blocks"])  # type: ignore[untyped-decorator, unused-ignore]
@@ -132,6 +164,14 @@ def _copy_gradient(  # type: ignore[no-untyped-def]
     tl.store(dx + row.to(tl.int64) * c + channel[None, :], grad.to(dx.dtype.element_ty), mask=mask)
 
 
+def _point_grid(x: Tensor) -> tuple[int, int, tuple[int, int], tuple[int, int]]:
+    """(rows M, channels C, programs, tile) of a kernel that sums nothing."""
+    c = x.shape[1]
+    m, channels = x.numel() // c, min(WIDEST, max(16, triton.next_power_of_2(c)))
+    rows = POINTS // channels
+    return m, c, (triton.cdiv(m, rows), triton.cdiv(c, channels)), (rows, channels)
+
+
 def append_channels(new: Tensor, wide: Tensor, stats: Tensor, start: int, shift: Tensor) -> None:
     """Copy a map into channels `start`... of a wider one, and its mean and variance into those of stats [2, C].
 
@@ -145,20 +185,23 @@ def append_channels(new: Tensor, wide: Tensor, stats: Tensor, start: int, shift:
     )  # fmt: skip
 
 
-def apply_to_channels(
-    wide: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, running: tuple[Tensor, Tensor, Tensor],
-    momentum: float, eps: float,
-) -> Tensor:  # fmt: skip
-    """relu(norm) of the first channels of a map, as many as there are weights; the running statistics are updated."""
-    images, ld, height, width = wide.shape
-    shape = (images, len(weight), height, width)
-    y = torch.empty(shape, dtype=wide.dtype, device=wide.device, memory_format=torch.channels_last)
-    m, c, programs, tile = _apply_grid(y)
-    _apply_forward[programs](
-        wide, None, weight, bias, stats, stats[1], y, *running, m, c, ld, height, width, momentum, eps,
-        False, True, False, True, *tile,
+def apply_norms(
+    norms: Sequence[Any], hidden: Sequence[Tensor], wide: Tensor, stats: Tensor, low: int, high: int
+) -> None:
+    """Write relu(norm) of channels low...high - 1 of the wide map into the same channels of `hidden`, one map a norm.
+
+    The norms' running statistics of these channels are updated.
+    """
+    x = wide[:, low:high]
+    m, c, programs, tile = _point_grid(x)
+    _apply_norms[programs](
+        tuple(y[:, low:] for y in hidden), tuple(y.shape[1] for y in hidden),
+        tuple(norm.weight[low:] for norm in norms), tuple(norm.bias[low:] for norm in norms),
+        tuple(norm.eps for norm in norms), tuple(norm.running_mean[low:] for norm in norms),
+        tuple(norm.running_var[low:] for norm in norms), tuple(norm.num_batches_tracked for norm in norms),
+        tuple(norm.momentum for norm in norms),
+        x, stats[0, low:], stats[1, low:], m, c, wide.shape[1], low, len(norms), *tile,
     )  # fmt: skip
-    return y
 
 
 def add_gradients(
@@ -187,10 +230,6 @@ def copy_gradient(total: Tensor, wide: Tensor, stats: Tensor, coefficients: Tens
     """The gradient of channels low...high - 1 of the wide map, when all layers after them have been added."""
     x = wide[:, low:high]
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    m, c, ld = x.numel() // x.shape[1], high - low, wide.shape[1]
-    channels = min(128, max(16, triton.next_power_of_2(c)))
-    rows = COPY_VALUES // channels
-    _copy_gradient[triton.cdiv(m, rows), triton.cdiv(c, channels)](
-        total[:, low:], x, stats[0, low:], coefficients[:, low:], dx, m, c, ld, rows, channels
-    )
+    m, c, programs, tile = _point_grid(x)
+    _copy_gradient[programs](total[:, low:], x, stats[0, low:], coefficients[:, low:], dx, m, c, wide.shape[1], *tile)
     return dx
