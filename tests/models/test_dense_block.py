@@ -75,6 +75,9 @@ def make_block(channels, growth, layers):
 def test_a_shared_map_is_the_same(kernels, monkeypatch, images, channels, growth, layers, group):
     monkeypatch.setattr(dense_block, "GROUP", group)
     monkeypatch.setattr(dense_block, "FORWARD_GROUP", group)
+    if not EXACT:  # small tiles, so that each kernel has several programs
+        for name, value in (("POINTS", 256), ("WIDEST", 16), ("ADD_PROGRAMS", 6)):
+            monkeypatch.setattr("ncollapse.models.fused_dense." + name, value)
     block = make_block(channels, growth, layers)
     twin = copy.deepcopy(block)
     x = make_map(images, channels, 6, 4)
@@ -93,6 +96,23 @@ def test_the_given_gradient_stays_as_it_was(kernels):
     assert torch.equal(given, before)
     again = torch.autograd.grad(y, [x, *block.parameters()], given)
     assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
+
+
+@pytest.mark.skipif(EXACT, reason="needs a GPU or Triton's interpreter")
+def test_statistics_far_from_zero(kernels):
+    from ncollapse.models.fused_dense import append_channels
+
+    new = 1e-2 * make_map(8, 20, 6, 7) + 30.0
+    wide, stats = torch.zeros(8, 50, 6, 7, device=DEVICE), torch.zeros(2, 50, device=DEVICE)
+    wide = wide.contiguous(memory_format=torch.channels_last)
+    append_channels(new, wide, stats, 16)
+    variance, mean = torch.var_mean(new.double(), (0, 2, 3), correction=0)
+    torch.testing.assert_close(stats[:, 16:36].double(), torch.stack([mean, variance]), rtol=1e-4, atol=0)
+    assert torch.equal(wide[:, 16:36], new)
+    assert not wide[:, :16].any()
+    assert not wide[:, 36:].any()
+    assert not stats[:, :16].any()
+    assert not stats[:, 36:].any()
 
 
 @pytest.mark.skipif(EXACT, reason="needs a GPU or Triton's interpreter")

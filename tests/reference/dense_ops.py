@@ -9,7 +9,7 @@ from reference.norm_ops import apply_norm, compute_statistics, widen
 LayerGradient = namedtuple("LayerGradient", "dy weight bias eps sums")
 
 
-def append_channels(new, wide, stats, start, shift):
+def append_channels(new, wide, stats, start):
     end = start + new.shape[1]
     wide[:, start:end] = new
     stats[1, start:end], stats[0, start:end] = torch.var_mean(widen(new), (0, 2, 3), correction=0)

@@ -47,7 +47,7 @@ class DenseBlock(torch.autograd.Function):
         norms: list[Any] = [layer.norm1 for layer in layers]  # with running statistics
         hidden = [_make_map(wide, channels + growth * i) for i in range(len(layers))]
         with torch.cuda.device(x.device):  # Triton launches on the current one
-            append_channels(x, wide, stats, 0, norms[0].running_mean)
+            append_channels(x, wide, stats, 0)
             low = 0
             for i in range(len(layers)):
                 _, _, k1, w2, b2, k2 = tensors[PARTS * i : PARTS * (i + 1)]
@@ -58,8 +58,7 @@ class DenseBlock(torch.autograd.Function):
                 s = compute_statistics(u, two.running_mean, two.running_var, two.num_batches_tracked, two.momentum)
                 z = apply_norm(u, w2, b2, s[0], s[1], None, two.eps, True)
                 new = F.conv2d(z, k2, padding=1).contiguous(memory_format=torch.channels_last)
-                later = norms[i + 1].running_mean[start:] if i + 1 < len(layers) else _zeros(growth, x.device)
-                append_channels(new, wide, stats, start, later)
+                append_channels(new, wide, stats, start)
                 low = start if i + 1 < end else 0
                 kept += [hidden[i], u, s, z]
         ctx.layers, ctx.channels, ctx.beside = layers, channels, find_beside()
@@ -122,13 +121,3 @@ def _make_map(like: Tensor, channels: int) -> Tensor:
     images, _, height, width = like.shape
     shape = (images, channels, height, width)
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
-
-
-_constant: dict[tuple[int, torch.device], Tensor] = {}
-
-
-def _zeros(count: int, device: torch.device) -> Tensor:
-    key = count, device
-    if key not in _constant:
-        _constant[key] = torch.zeros(count, device=device)
-    return _constant[key]

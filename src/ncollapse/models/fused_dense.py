@@ -172,15 +172,15 @@ def _point_grid(x: Tensor) -> tuple[int, int, tuple[int, int], tuple[int, int]]:
     return m, c, (triton.cdiv(m, rows), triton.cdiv(c, channels)), (rows, channels)
 
 
-def append_channels(new: Tensor, wide: Tensor, stats: Tensor, start: int, shift: Tensor) -> None:
+def append_channels(new: Tensor, wide: Tensor, stats: Tensor, start: int) -> None:
     """Copy a map into channels `start`... of a wider one, and its mean and variance into those of stats [2, C].
 
-    `shift` [C of the new ones] is near the mean, which keeps the sums exact.
+    The sums are those of differences from the first pixel, so that they stay exact where the mean is far from 0.
     """
     m, c, blocks, columns = _grid(new, SUM_TILE)
     partial, ticket = _scratch(new, blocks, columns, SUM_TILE[1])
     _statistics[blocks, columns](
-        new, wide[:, start:], shift, None, None, partial, ticket, stats[0, start:], stats[1, start:],
+        new, wide[:, start:], new, None, None, partial, ticket, stats[0, start:], stats[1, start:],
         m, c, wide.shape[1], blocks, 0.0, False, True, *SUM_TILE, ADDED,
     )  # fmt: skip
 

@@ -77,10 +77,11 @@ def _statistics(  # type: ignore[no-untyped-def]
     x, copy, running_mean, running_var, tracked, partial, ticket, mean, variance, m, c, ld_copy, blocks, momentum,
     TRACK: tl.constexpr, COPY: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
 ):  # fmt: skip
+    """Without TRACK `running_mean` may be any numbers near the means, which keep the sums exact."""
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
-    r = tl.load(running_mean + channel, mask=inside, other=0.0)
+    r = tl.load(running_mean + channel, mask=inside, other=0.0).to(tl.float32)
     first = tl.zeros((ROWS, CHANNELS), tl.float32)  # added up once, at the end
     second = tl.zeros((ROWS, CHANNELS), tl.float32)
     tiles = tl.cdiv(m, ROWS)
