@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import reference.dense_ops as dense_definitions
 import reference.norm_ops as definitions
-from ncollapse.models import dense_block
+from ncollapse.models import dense_block, norm_ops
 from ncollapse.models import norm as norms
 from ncollapse.models.dense_block import run_block
 from ncollapse.models.densenet import DenseBlock, DenseLayer, Transition
@@ -192,6 +192,29 @@ def test_a_watched_block_runs_layer_by_layer(kernels, monkeypatch):
     assert not block.shares(x)
     block(x)
     assert seen == [1]
+
+
+def test_a_norm_of_the_wide_map_finds_its_statistics(kernels, monkeypatch):
+    if not ON_GPU:
+        monkeypatch.setattr(norms, "can_fuse", lambda norm, x, residual: True)
+    taken, statistics = [], norm_ops.norm_statistics
+    monkeypatch.setattr(norm_ops, "norm_statistics", lambda *given: taken.append(1) or statistics(*given))
+    block, transition = make_block(24, 8, 3), Transition(48, 12).to(DEVICE, DTYPE).to(memory_format=torch.channels_last)
+    both = torch.nn.ModuleList([block, transition])
+    twin = copy.deepcopy(both)
+    x = make_map(3, 24, 6, 4)
+    with fusing():
+        found = collect(both, lambda x: transition(run_block(list(block), x)), x)
+    assert not taken
+    with monkeypatch.context() as plain:
+        plain.setattr(norms, "can_fuse", lambda norm, x, residual: False)
+        compare(found, collect(twin, torch.nn.Sequential(*twin[0], twin[1]), x))
+    with fusing(), torch.no_grad():
+        y = run_block(list(block), x)
+        transition(y)
+        assert not taken
+        transition(y.mul_(2.0))  # a map changed in place has other statistics
+    assert taken
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -23,6 +23,12 @@ def apply_norms(norms, hidden, wide, stats, low, high):
         y[:, low:high] = apply_norm(x, norm.weight[low:high], norm.bias[low:high], mean, variance, None, norm.eps, True)
 
 
+def track_statistics(norm, stats, m):
+    norm.running_mean.lerp_(stats[0].to(norm.running_mean), norm.momentum)
+    norm.running_var.lerp_(stats[1].to(norm.running_var) * m / (m - 1), norm.momentum)
+    norm.num_batches_tracked.add_(1)
+
+
 def add_gradients(layers, wide, stats, source, total, coefficients, low, high):
     x = wide[:, low:high]
     count = x.numel() // x.shape[1]

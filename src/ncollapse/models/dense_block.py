@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ncollapse.models.convolution import differentiate_convolution
+from ncollapse.models.norm_ops import remember_statistics
 from ncollapse.models.overlap import find_beside
 
 if TYPE_CHECKING:
@@ -32,10 +33,13 @@ GROUP, FORWARD_GROUP = 2, 2
 
 
 class DenseBlock(torch.autograd.Function):
-    """The wide map [B, C + growth * layers, H, W] of x [B, C, H, W]; `tensors` are the layers' parameters in order."""
+    """The wide map [B, C + growth * layers, H, W] of x [B, C, H, W], and its mean and variance by channel.
+
+    `tensors` are the layers' parameters in order.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layers: list[DenseLayer], *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, layers: list[DenseLayer], *tensors: Tensor) -> tuple[Tensor, Tensor]:
         from ncollapse.models.fused_dense import append_channels, apply_norms
         from ncollapse.models.fused_norm import apply_norm, compute_statistics
 
@@ -63,10 +67,12 @@ class DenseBlock(torch.autograd.Function):
                 kept += [hidden[i], u, s, z]
         ctx.layers, ctx.channels, ctx.beside = layers, channels, find_beside()
         ctx.save_for_backward(wide, stats, *kept, *tensors)
-        return wide
+        ctx.mark_non_differentiable(stats)
+        ctx.set_materialize_grads(False)
+        return wide, stats
 
     @staticmethod
-    def backward(ctx: Any, d_wide: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_wide: Tensor, d_stats: None) -> tuple[Tensor | None, ...]:
         from ncollapse.models.fused_dense import LayerGradient, add_gradients, copy_gradient
         from ncollapse.models.fused_norm import differentiate_norm
 
@@ -109,12 +115,15 @@ class DenseBlock(torch.autograd.Function):
 
 
 def run_block(layers: list[DenseLayer], x: Tensor) -> Tensor:
-    """The block's wide map of x, in training mode."""
+    """The block's wide map of x, in training mode. A norm of it finds its statistics there."""
     tensors: list[Tensor] = []
     for layer in layers:
         for norm, conv in ((layer.norm1, layer.conv1), (layer.norm2, layer.conv2)):
             tensors += [norm.weight, norm.bias, conv.weight.to(x.dtype)]
-    return DenseBlock.apply(x, layers, *tensors)  # type: ignore[no-any-return, no-untyped-call]
+    wide: Tensor
+    wide, stats = DenseBlock.apply(x, layers, *tensors)  # type: ignore[no-untyped-call]
+    remember_statistics(wide, stats)
+    return wide
 
 
 def _make_map(like: Tensor, channels: int) -> Tensor:

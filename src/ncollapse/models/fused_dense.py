@@ -92,6 +92,18 @@ def _apply_norms(  # type: ignore[no-untyped-def]
             )  # fmt: skip
 
 
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _track_known(  # type: ignore[no-untyped-def]
+    running_mean, running_var, tracked, mean, variance, m, c, momentum, CHANNELS: tl.constexpr
+):
+    column = tl.program_id(0)
+    channel = column * CHANNELS + tl.arange(0, CHANNELS)
+    inside = channel < c
+    centre = tl.load(mean + channel, mask=inside, other=0.0)
+    spread = tl.load(variance + channel, mask=inside, other=0.0)
+    _track(running_mean, running_var, tracked, centre, spread, m, momentum, channel, inside, column)
+
+
 @triton.jit(do_not_specialize=["fresh", "blocks"])  # type: ignore[untyped-decorator, unused-ignore]
 def _add_gradients(  # type: ignore[no-untyped-def]
     dy, ld_dy, weight, bias, eps, sums, x, mean, variance, source, total, coefficients, partial, ticket,
@@ -202,6 +214,14 @@ def apply_norms(
         tuple(norm.momentum for norm in norms),
         x, stats[0, low:], stats[1, low:], m, c, wide.shape[1], low, len(norms), *tile,
     )  # fmt: skip
+
+
+def track_statistics(norm: Any, stats: Tensor, m: int) -> None:
+    """Move the running statistics of a norm towards stats [2, C], those of a batch of m pixels."""
+    c = stats.shape[1]
+    _track_known[(triton.cdiv(c, WIDEST),)](
+        norm.running_mean, norm.running_var, norm.num_batches_tracked, stats, stats[1], m, c, norm.momentum, WIDEST
+    )
 
 
 def add_gradients(
