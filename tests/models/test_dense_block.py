@@ -12,7 +12,7 @@ import reference.dense_ops as dense_definitions
 import reference.norm_ops as definitions
 from ncollapse.models import dense_block, norm_ops
 from ncollapse.models import norm as norms
-from ncollapse.models.dense_block import run_block
+from ncollapse.models.dense_block import run_block, share_pass
 from ncollapse.models.densenet import DenseBlock, DenseLayer, Transition
 from ncollapse.models.norm import fusing
 
@@ -70,7 +70,7 @@ def make_block(channels, growth, layers):
 
 @pytest.mark.parametrize(
     ("images", "channels", "growth", "layers", "group"),
-    [(4, 32, 16, 3, 1), (4, 32, 16, 3, 2), (4, 24, 8, 1, 2), (4, 64, 32, 2, 2), (1, 20, 12, 5, 3), (1, 20, 12, 5, 9)],
+    [(4, 32, 16, 3, 1), (4, 32, 16, 3, 2), (4, 24, 8, 1, 2), (4, 64, 32, 2, 2), (1, 20, 12, 5, 4), (1, 20, 12, 7, 8)],
 )
 def test_a_shared_map_is_the_same(kernels, monkeypatch, images, channels, growth, layers, group):
     monkeypatch.setattr(dense_block, "GROUP", group)
@@ -84,6 +84,25 @@ def test_a_shared_map_is_the_same(kernels, monkeypatch, images, channels, growth
     shared = collect(block, lambda x: run_block(list(block), x), x)
     plain = collect(twin, torch.nn.Sequential(*twin), x)
     compare(shared, plain)
+
+
+@pytest.mark.parametrize("group", [1, 2, 4, 8])
+@pytest.mark.parametrize("layers", [1, 2, 6, 11, 24])
+def test_each_layer_meets_each_channel_once(group, layers):
+    channels, growth = 5, 3
+    met = {}
+    for i in range(layers):
+        number, low, high = share_pass(i, group, channels, growth)
+        assert number <= group
+        for k in range(i, min(i + number, layers)):
+            for channel in range(low, high):
+                assert (k, channel) not in met
+                met[k, channel] = i
+    assert set(met) == {(k, channel) for k in range(layers) for channel in range(channels + growth * k)}
+    for channel in range(channels + growth * layers):  # the backward pass begins with the last layer's gradient
+        passes = sorted({i for (k, met_channel), i in met.items() if met_channel == channel}, reverse=True)
+        fresh = [i + share_pass(i, group, channels, growth)[0] >= layers for i in passes]
+        assert fresh == [True] + [False] * (len(passes) - 1) if passes else channel >= channels + growth * (layers - 1)
 
 
 def test_the_given_gradient_stays_as_it_was(kernels):

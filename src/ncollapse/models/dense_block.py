@@ -5,9 +5,7 @@ before had taken too, and add up the gradients of every prefix of the map. Here 
 In the backward pass layers add to the gradient of the wide map in one pass, and what depends on the means of their
 gradients is subtracted where a channel's gradient is used (`fused_dense`).
 
-That pass reads the wide map, and reads and writes its gradient. So layers next to each other form a group that makes it
-together. The gradient of a channel that a layer of the group has appended is needed before the group is complete, so
-each layer adds to these channels, which are few, alone.
+Layers share these passes (`share_pass`): one pass reads a channel of the wide map for several layers that need it.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 PARTS = 6
 """Parameters of a layer: weight and bias of a norm, a convolution, and the same again."""
 GROUP, FORWARD_GROUP = 2, 2
-"""Layers that add to the gradient of the wide map together, and layers that read the wide map together."""
+"""Layers that share a pass at most, in the backward and in the forward pass: powers of two."""
 
 
 class DenseBlock(torch.autograd.Function):
@@ -52,18 +50,16 @@ class DenseBlock(torch.autograd.Function):
         hidden = [_make_map(wide, channels + growth * i) for i in range(len(layers))]
         with torch.cuda.device(x.device):  # Triton launches on the current one
             append_channels(x, wide, stats, 0)
-            low = 0
             for i in range(len(layers)):
                 _, _, k1, w2, b2, k2 = tensors[PARTS * i : PARTS * (i + 1)]
                 two: Any = layers[i].norm2
-                start, end = channels + growth * i, (i // FORWARD_GROUP + 1) * FORWARD_GROUP
-                apply_norms(norms[i:end], hidden[i:end], wide, stats, low, start)
+                number, low, start = share_pass(i, FORWARD_GROUP, channels, growth)
+                apply_norms(norms[i : i + number], hidden[i : i + number], wide, stats, low, start)
                 u = F.conv2d(hidden[i], k1).contiguous(memory_format=torch.channels_last)  # as cuDNN leaves it
                 s = compute_statistics(u, two.running_mean, two.running_var, two.num_batches_tracked, two.momentum)
                 z = apply_norm(u, w2, b2, s[0], s[1], None, two.eps, True)
                 new = F.conv2d(z, k2, padding=1).contiguous(memory_format=torch.channels_last)
                 append_channels(new, wide, stats, start)
-                low = start if i + 1 < end else 0
                 kept += [hidden[i], u, s, z]
         ctx.layers, ctx.channels, ctx.beside = layers, channels, find_beside()
         ctx.save_for_backward(wide, stats, *kept, *tensors)
@@ -83,12 +79,12 @@ class DenseBlock(torch.autograd.Function):
         given = d_wide.to(wide.dtype).contiguous(memory_format=torch.channels_last)
         total, coefficients = torch.empty_like(wide), torch.empty_like(stats)
         growth = layers[0].conv2.out_channels
-        group: list[LayerGradient] = []
+        done: list[LayerGradient] = []  # the last layer first
         with torch.cuda.device(wide.device):
             for i in reversed(range(count)):
                 layer, (h, u, s, z) = layers[i], kept[4 * i : 4 * i + 4]
                 w1, b1, k1, w2, b2, k2 = tensors[PARTS * i : PARTS * (i + 1)]
-                start = ctx.channels + growth * i
+                number, low, start = share_pass(i, GROUP, ctx.channels, growth)
                 if i == count - 1:  # no later layer has added to these channels
                     new = given[:, start:].contiguous(memory_format=torch.channels_last)
                 else:
@@ -99,19 +95,29 @@ class DenseBlock(torch.autograd.Function):
                 dh, d_k1 = differentiate_convolution(du, h, k1, (1, 1), (0, 0), ctx.beside)
                 dh = dh.contiguous(memory_format=torch.channels_last)
                 sums1 = torch.empty(2, start, dtype=stats.dtype, device=stats.device)
-                group.append(LayerGradient(dh, w1, b1, layer.norm1.eps, sums1))
-                first = i // GROUP * GROUP  # the group's first layer, which comes last here
-                low = ctx.channels + growth * first
-                if i > first:
-                    source = given if i == count - 1 else total
-                    add_gradients(group[-1:], wide, stats, source, total, coefficients, low, start)
-                else:
-                    source = given if i + len(group) == count else total
-                    add_gradients(group, wide, stats, source, total, coefficients, 0, low)
-                    group = []
+                done.append(LayerGradient(dh, w1, b1, layer.norm1.eps, sums1))
+                source = given if i + number >= count else total
+                add_gradients(done[-number:], wide, stats, source, total, coefficients, low, start)
+                if low == 0:
+                    done.clear()  # their memory is not needed any longer
                 grads[PARTS * i : PARTS * (i + 1)] = [sums1[0], sums1[1], d_k1, sums2[0], sums2[1], d_k2]
             dx = copy_gradient(total, wide, stats, coefficients, 0, ctx.channels)
         return dx, None, *grads
+
+
+def share_pass(i: int, group: int, channels: int, growth: int) -> tuple[int, int, int]:
+    """(number, low, high): layers i...i + number - 1 share a pass over channels low...high - 1, made when layer i runs.
+
+    Every `group` layers the pass covers all channels. In between it covers those that the last `number` layers before i
+    have appended, where `number` is the largest power of two that divides i. So each layer meets each channel that it
+    reads exactly once: layer k meets the channels of layer j of its group in the pass of layer i, which is k with all
+    bits cleared below the highest one in which j and k differ.
+    """
+    high = channels + growth * i
+    if i % group == 0:
+        return group, 0, high
+    number = i & -i
+    return number, high - growth * number, high
 
 
 def run_block(layers: list[DenseLayer], x: Tensor) -> Tensor:
