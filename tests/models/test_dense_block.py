@@ -142,6 +142,7 @@ def test_gradients_of_layers_are_added_as_defined(kernels, monkeypatch, count, d
     from ncollapse.models import fused_dense
 
     monkeypatch.setattr(fused_dense, "ADD_PROGRAMS", 6)
+    monkeypatch.setattr(fused_dense, "NARROW", 4)  # 3 blocks in the first part, 5 in the second one
     wide, given = make_map(3, 100, 7, 13).to(dtype), make_map(3, 100, 7, 13, seed=1).to(dtype)
     stats = torch.stack([wide.float().mean((0, 2, 3)), wide.float().var((0, 2, 3), correction=0)])
     layers = []

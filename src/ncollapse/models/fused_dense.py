@@ -42,6 +42,8 @@ LARGE, LARGE_TILE, SMALL_TILE, SHARED_TILE = 1 << 24, (32, 64), (64, 32), (32, 3
 at once, whose sums need more registers."""
 ADD_PROGRAMS, ADD_WARPS = 528, 4
 """Programs that add side by side at most, and warps of each."""
+NARROW, NARROW_VALUES = 64, 4096
+"""From so many blocks of sums on, which only maps with few channels have, so many sums are added at a time."""
 POINTS, WIDEST = 4096, 128
 """Values of a program that sums nothing, and its channels at most."""
 
@@ -184,6 +186,11 @@ def _point_grid(x: Tensor) -> tuple[int, int, tuple[int, int], tuple[int, int]]:
     return m, c, (triton.cdiv(m, rows), triton.cdiv(c, channels)), (rows, channels)
 
 
+def _added(blocks: int, channels: int) -> int:
+    """Blocks of sums that are added at a time."""
+    return NARROW_VALUES // channels if blocks >= NARROW else ADDED
+
+
 def append_channels(new: Tensor, wide: Tensor, stats: Tensor, start: int) -> None:
     """Copy a map into channels `start`... of a wider one, and its mean and variance into those of stats [2, C].
 
@@ -193,7 +200,7 @@ def append_channels(new: Tensor, wide: Tensor, stats: Tensor, start: int) -> Non
     partial, ticket = _scratch(new, blocks, columns, SUM_TILE[1])
     _statistics[blocks, columns](
         new, wide[:, start:], new, None, None, partial, ticket, stats[0, start:], stats[1, start:],
-        m, c, wide.shape[1], blocks, 0.0, False, True, *SUM_TILE, ADDED,
+        m, c, wide.shape[1], blocks, 0.0, False, True, *SUM_TILE, _added(blocks, SUM_TILE[1]),
     )  # fmt: skip
 
 
@@ -242,7 +249,8 @@ def add_gradients(
         tuple(layer.weight[low:] for layer in layers), tuple(layer.bias[low:] for layer in layers),
         tuple(layer.eps for layer in layers), tuple(layer.sums[:, low:] for layer in layers),
         x, stats[0, low:], stats[1, low:], source[:, low:], total[:, low:], coefficients[:, low:], partial, ticket,
-        m, c, wide.shape[1], blocks, int(source is not total), len(layers), *tile, ADDED, num_warps=ADD_WARPS,
+        m, c, wide.shape[1], blocks, int(source is not total), len(layers), *tile, _added(blocks, tile[1]),
+        num_warps=ADD_WARPS,
     )  # fmt: skip
 
 
