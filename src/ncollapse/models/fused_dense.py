@@ -40,8 +40,9 @@ from ncollapse.models.fused_norm import (
 LARGE, LARGE_TILE, SMALL_TILE, SHARED_TILE = 1 << 24, (32, 64), (64, 32), (32, 32)
 """Rows and channels that a program adds at a time: for maps of so many values, for smaller ones, and for several layers
 at once, whose sums need more registers."""
-ADD_PROGRAMS, ADD_WARPS = 528, 4
-"""Programs that add side by side at most, and warps of each."""
+ADD_PROGRAMS, ADD_WARPS, ADD_STAGES = 528, 4, 3
+"""Programs that add side by side at most, half as many for more than two layers; warps of each; and tiles that a program
+has under way: while it adds one, those after it are copied into shared memory."""
 NARROW, NARROW_VALUES = 64, 4096
 """From so many blocks of sums on, which only maps with few channels have, so many sums are added at a time."""
 POINTS, WIDEST = 4096, 128
@@ -110,7 +111,7 @@ def _track_known(  # type: ignore[no-untyped-def]
 def _add_gradients(  # type: ignore[no-untyped-def]
     dy, ld_dy, weight, bias, eps, sums, x, mean, variance, source, total, coefficients, partial, ticket,
     m, c, ld, blocks, fresh,
-    COUNT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
+    COUNT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The first six arguments are tuples, with one part for each of COUNT layers."""
     block, column = tl.program_id(0), tl.program_id(1)
@@ -126,7 +127,7 @@ def _add_gradients(  # type: ignore[no-untyped-def]
         first = _append(first, tl.zeros((ROWS, CHANNELS), tl.float32))
         second = _append(second, tl.zeros((ROWS, CHANNELS), tl.float32))
     tiles = tl.cdiv(m, ROWS)
-    for tile in range(block, tiles, blocks):
+    for tile in tl.range(block, tiles, blocks, num_stages=STAGES):
         row = ((tiles - 1 - tile) * ROWS + tl.arange(0, ROWS))[:, None]  # the end of dy is still in the cache
         mask = (row < m) & inside[None, :]
         at = row.to(tl.int64) * ld + channel[None, :]
@@ -242,7 +243,7 @@ def add_gradients(
     """
     x = wide[:, low:high]
     tile = SHARED_TILE if len(layers) > 1 else LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
-    m, c, blocks, columns = _grid(x, tile, ADD_PROGRAMS)
+    m, c, blocks, columns = _grid(x, tile, ADD_PROGRAMS if len(layers) <= 2 else ADD_PROGRAMS // 2)
     partial, ticket = _scratch(x, blocks, columns, tile[1] * len(layers))
     _add_gradients[blocks, columns](
         tuple(layer.dy[:, low:] for layer in layers), tuple(layer.dy.shape[1] for layer in layers),
@@ -250,7 +251,7 @@ def add_gradients(
         tuple(layer.eps for layer in layers), tuple(layer.sums[:, low:] for layer in layers),
         x, stats[0, low:], stats[1, low:], source[:, low:], total[:, low:], coefficients[:, low:], partial, ticket,
         m, c, wide.shape[1], blocks, int(source is not total), len(layers), *tile, _added(blocks, tile[1]),
-        num_warps=ADD_WARPS,
+        ADD_STAGES, num_warps=ADD_WARPS,
     )  # fmt: skip
 
 
