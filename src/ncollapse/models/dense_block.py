@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ncollapse.models.convolution import differentiate_convolution
-from ncollapse.models.norm_ops import remember_statistics
+from ncollapse.models.known_statistics import remember_statistics
 from ncollapse.models.overlap import find_beside
 
 if TYPE_CHECKING:

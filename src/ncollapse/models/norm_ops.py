@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.library import custom_op
 
+from ncollapse.models.known_statistics import recall_statistics
 from ncollapse.models.operators import call_operator
 
 
@@ -140,33 +141,14 @@ class NormReLU(torch.autograd.Function):
         return dx, sums[0], sums[1], d_residual, None, None, None, None, None
 
 
-def remember_statistics(x: Tensor, stats: Tensor) -> None:
-    """Attach the mean and variance by channel [2, C] to a map, so that a norm of it need not compute them again."""
-    if not x.is_inference():
-        x.known_statistics = stats, x._version  # type: ignore[attr-defined]
-
-
-def recall_statistics(x: Tensor) -> Tensor | None:
-    """What was attached to a map, unless it has been changed in place since."""
-    if torch.compiler.is_compiling():
-        return None
-    stats, version = getattr(x, "known_statistics", (None, 0))
-    return stats if stats is not None and x._version == version else None
-
-
 def train_norm(
     norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool, *, fork: bool = False, pool: bool = False
 ) -> Any:
     """relu(norm(x) + residual) of a norm in training mode; twice with `fork`, means over 2 x 2 pixels with `pool`."""
-    stats = recall_statistics(x)
+    stats = recall_statistics(norm, x)
     if stats is None:
         running = norm.running_mean, norm.running_var, norm.num_batches_tracked
         stats = call_operator(norm_statistics, x.detach(), *running, norm.momentum)
-    else:
-        from ncollapse.models.fused_dense import track_statistics
-
-        with torch.cuda.device(x.device):
-            track_statistics(norm, stats, x.numel() // x.shape[1])
     return NormReLU.apply(x, norm.weight, norm.bias, residual, stats, norm.eps, relu, fork, pool)  # type: ignore[no-untyped-call]
 
 
