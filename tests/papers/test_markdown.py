@@ -149,9 +149,11 @@ def test_adam_collapses_after_the_rate_is_divided_as_the_note_says():
     experiment = get_experiment("imbalanced-relu/figure-2")
     assert experiment.grid()[0].recipe.schedule.milestones == (2000,)
     note, mlp = experiment.notes[1], read_curve("d5d42b236b49", "train.nc2_relu")
-    resnet = read_curve("1a2824b73536", "train.nc2_relu")
-    assert f"{mlp[2000]:.3f} for the MLP of width 1024 at epoch 2000, and {resnet[1000]:.3f} for ResNet18" in note
-    assert f"falls to {mlp[2400]:.4f} by epoch 2400 and {mlp[4000]:.4f} by epoch 4000 (run d5d42b236b49)" in note
+    resnet = read_curve("dd937fa94dc4", "train.nc2_relu")
+    assert f"the MLP of width 1024 has {mlp[2000]:.3f} at epoch 2000 (run d5d42b236b49)" in note
+    assert f"ResNet18 {resnet[1000]:.3f} at epoch 1000 and {resnet[1960]:.3f} at epoch 1960 (run dd937fa94dc4)" in note
+    assert f"falls to {mlp[2400]:.4f} by epoch 2400 in the MLP and {resnet[2400]:.4f} in ResNet18" in note
+    assert f"{mlp[4000]:.4f} and {resnet[4000]:.4f} at epoch 4000" in note
 
 
 def test_without_records_everything_is_listed_as_not_run(script, tmp_path):

@@ -3,9 +3,10 @@
 After Alshammari et al. 2022: a class-balanced loss (weights from the effective number of samples, beta = 0.9999), decay
 of the classifier, and MaxNorm, a bound on the norm of each of its rows. There are two protocols. "printed" follows the
 two papers, neither of which says which decay and bound belong to which loss: both are chosen on the held-out part of
-the training set, as the decay of the first stage is. "cited" follows the public code: decay 0.1, a bound 0.1 of the way
-from the smallest norm to the largest, applied after each epoch, and the best epoch on the test set. Features are taken
-without augmentation in both.
+the training set, as the decay of the first stage is; the features are those of evaluation. "cited" follows the public
+code: decay 0.1, a bound 0.1 of the way from the smallest norm to the largest, applied after each epoch, and the best
+epoch on the test set. Only the classifier is trained, but the network stays in training mode: its norms use the
+statistics of each batch and go on tracking them, and images are augmented.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Criterion = Callable[[Tensor, Tensor], Tensor]
+    Batch = tuple[Tensor, Tensor]
 
 FACTORS = (10, 50, 100)
 BETA = 0.9999
@@ -74,6 +76,8 @@ def rebalance_all(
 
 def rebalance(record: RunRecord, data_root: str | Path | None, device: str | None = None) -> dict[str, Any]:
     """Retrain the classifier of a finished run; accuracies before and after, and the decay and bound chosen."""
+    import torch
+
     from ncollapse.runs.checkpoint import unpack
     from ncollapse.train import Recipe
     from ncollapse.train.build import build_model, load_splits, make_loaders
@@ -92,7 +96,21 @@ def rebalance(record: RunRecord, data_root: str | Path | None, device: str | Non
     weight = model.head.weight.detach()
     bias = model.head.bias.detach() if model.head.bias is not None else weight.new_zeros(len(weight))
     stage = Stage(splits, weight, bias, recipe.loss.name, loaders.counts, recipe.seed)
-    return {"before": stage.score(weight, bias), **(retrain_as_cited(stage) if cited else retrain_as_printed(stage))}
+    before = stage.score(weight, bias)
+    if not cited:
+        return {"before": before, **retrain_as_printed(stage)}
+
+    def draw(epoch: int) -> Iterator[Batch]:
+        model.train()
+        for x, y in loaders.train.epoch(recipe.optim.epochs + epoch):
+            with torch.no_grad():
+                features = extract.extract(x)
+            yield features, y
+
+    def look() -> Stage:
+        return replace(stage, splits={name: extract(batches) for name, batches in loaders.measured.items()})
+
+    return {"before": before, **retrain_as_cited(stage, draw, look)}
 
 
 @dataclass(frozen=True)
@@ -122,20 +140,34 @@ def retrain_as_printed(stage: Stage) -> dict[str, Any]:
     criterion = make_loss(stage.loss, weight=weights).to(stage.weight.device)
     best: dict[str, Any] = {}
     for decay, bound in itertools.product(DECAYS, BOUNDS):
-        *_, last = retrain(stage, criterion, decay, bound, every_step=True)
-        after = stage.score(*last)
+        after = stage.score(*retrain(stage, criterion, decay, bound))
         if not best or after[held_out] > best["after"][held_out]:
             best = {"decay": decay, "bound": bound, "after": after}
     return best
 
 
-def retrain_as_cited(stage: Stage) -> dict[str, Any]:
-    """One decay and one bound, and the accuracies at the best epoch on the test set."""
+def retrain_as_cited(stage: Stage, draw: Callable[[int], Iterable[Batch]], look: Callable[[], Stage]) -> dict[str, Any]:
+    """One decay and one bound, and the accuracies at the best epoch on the test set.
+
+    draw: the features and labels of an epoch's batches, with the network in training mode.
+    look: the stage with the features of evaluation, which change as the norms track their statistics.
+    """
     norms = stage.weight.norm(dim=1)
     bound = float(norms.min() + CITED_BOUND * (norms.max() - norms.min()))
     criterion = balanced_loss(stage.loss, balance_weights(stage.counts))
-    found = [stage.score(*classifier) for classifier in retrain(stage, criterion, CITED_DECAY, bound, every_step=False)]
-    return {"decay": CITED_DECAY, "bound": bound, "after": max(found, key=lambda after: after["test"])}
+    w, b, optimiser = start_again(stage, CITED_DECAY)
+    found = []
+    for epoch in range(EPOCHS):
+        rate = (
+            RATE * (1 + math.cos(math.pi * (epoch + 1) / EPOCHS)) / 2
+        )  # the code steps its schedule before each epoch
+        optimiser.param_groups[0]["lr"] = rate
+        for features, labels in draw(epoch):
+            take_step(optimiser, criterion, features, labels, w, b)
+        bound_rows(w, bound)
+        found.append(look().score(w.detach(), b.detach()))
+    after = max(found, key=lambda accuracies: accuracies["test"])
+    return {"decay": CITED_DECAY, "bound": bound, "after": after, "mode": "training"}
 
 
 def balanced_loss(loss: str, weights: Sequence[float]) -> Criterion:
@@ -156,35 +188,42 @@ def balanced_loss(loss: str, weights: Sequence[float]) -> Criterion:
     return criterion
 
 
-def retrain(
-    stage: Stage, criterion: Criterion, decay: float, bound: float, *, every_step: bool
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """SGD on the classifier alone, z = W h - b; W and b after each epoch.
-
-    Rows of W are projected to norm <= `bound` after every step, or after every epoch.
-    """
+def retrain(stage: Stage, criterion: Criterion, decay: float, bound: float) -> tuple[Tensor, Tensor]:
+    """W and b after SGD on the classifier alone; rows of W are projected to norm <= `bound` after every step."""
     import torch
 
     features, labels = stage.splits["train"]
-    w, b = stage.weight.clone().requires_grad_(), stage.bias.clone().requires_grad_()
-    optimiser = torch.optim.SGD([w, b], lr=RATE, momentum=MOMENTUM, weight_decay=decay)
+    w, b, optimiser = start_again(stage, decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, EPOCHS * -(-len(features) // BATCH))
     generator = torch.Generator().manual_seed(stage.seed)
-
-    @torch.no_grad()
-    def project() -> None:
-        w.mul_((bound / w.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0))
-
     for _ in range(EPOCHS):
         for index in torch.randperm(len(features), generator=generator).to(features.device).split(BATCH):  # type: ignore[no-untyped-call]
-            optimiser.zero_grad()
-            criterion(features[index] @ w.T - b, labels[index]).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            take_step(optimiser, criterion, features[index], labels[index], w, b)
             schedule.step()
-            if every_step:
-                project()
-        project()
-        yield w.detach().clone(), b.detach().clone()
+            bound_rows(w, bound)
+    return w.detach(), b.detach()
+
+
+def start_again(stage: Stage, decay: float) -> tuple[Tensor, Tensor, torch.optim.SGD]:
+    """The classifier of the first stage, to be trained on, and its optimiser."""
+    import torch
+
+    w, b = stage.weight.clone().requires_grad_(), stage.bias.clone().requires_grad_()
+    return w, b, torch.optim.SGD([w, b], lr=RATE, momentum=MOMENTUM, weight_decay=decay)
+
+
+def take_step(
+    optimiser: torch.optim.SGD, criterion: Criterion, features: Tensor, labels: Tensor, w: Tensor, b: Tensor
+) -> None:
+    """One step on the scores W h - b."""
+    optimiser.zero_grad()
+    criterion(features @ w.T - b, labels).backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+
+
+def bound_rows(w: Tensor, bound: float) -> None:
+    """Project the rows of W to norm <= `bound`."""
+    w.data.mul_((bound / w.data.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0))
 
 
 def score(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> float:
