@@ -7,11 +7,12 @@ Elsewhere the operators run by their definitions (`reference.norm_ops`), which t
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from ncollapse.models import create
+from ncollapse.models import create, norm_ops
 from ncollapse.models import norm as norms
 from ncollapse.models.norm import can_fuse, fork_norm_relu, fusing, norm_relu, split_fork
 from reference.norm_ops import INTERPRETED, register
@@ -92,7 +93,7 @@ def test_composition_matches_the_definition(relu, residual):
     check(norm_relu, norm, x, rest if residual else None, dy, relu, 1e-5)
 
 
-@pytest.mark.parametrize("shape", [(128, 64, 32, 32), (96, 512, 4, 4), (5, 48, 7, 3), (16, 200, 1, 1)])
+@pytest.mark.parametrize("shape", [(128, 64, 32, 32), (96, 512, 4, 4), (5, 48, 7, 3), (6, 12, 5, 3), (16, 200, 1, 1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("relu", "residual"), CASES)
 def test_fused_kernels_match_the_definition(fused, shape, dtype, relu, residual, monkeypatch):
@@ -135,6 +136,81 @@ def test_gradients_of_two_uses_are_added(fused, residual, dtype):
     check(use_twice, norm, x, rest if residual else None, dy + second, True, tolerance)
 
 
+def as_rows(map_):
+    """The map's pixels [B H W, C]."""
+    return map_.permute(0, 2, 3, 1).reshape(-1, map_.shape[1])
+
+
+RAGGED = [(3, 8, 5, 3), (2, 24, 3, 7), (5, 136, 3, 3), (1, 200, 1, 9)]
+"""Shapes whose last tile of rows and last tile of channels are not full."""
+
+
+@pytest.mark.parametrize("shape", RAGGED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bits_say_where_the_output_is_positive(fused, shape, dtype):
+    norm, x, residual, _ = make(shape, DEVICE, dtype)
+    x[0, :, 0, 0], residual[0, :, 0, 0] = 0.0, 0.0
+    residual[0, 1], residual[0, 2] = torch.nan, -torch.inf
+    with torch.no_grad():
+        norm.bias[3:6] = torch.tensor([0.0, -0.0, 1e-40])
+    statistics = torch.zeros_like(norm.bias), torch.ones_like(norm.bias)
+    given = x, norm.weight.detach(), norm.bias.detach(), *statistics, residual, norm.eps
+    y, bits = norm_ops.norm_apply_bits(*given)
+    assert torch.equal(y.nan_to_num(), norm_ops.norm_apply(*given, True).nan_to_num())
+    wanted = np.packbits((as_rows(y) > 0).cpu().numpy(), axis=1, bitorder="little")
+    assert y[0, 1].isnan().all()
+    assert not y[0, 2].any()
+    assert not y[0, 3, 0, 0]
+    np.testing.assert_array_equal(bits.cpu().numpy(), wanted)
+
+
+@pytest.mark.parametrize("shape", RAGGED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("two_uses", [True, False])
+def test_every_bit_decides_over_its_own_gradient(fused, shape, dtype, two_uses):
+    norm, x, second, dy = make(shape, DEVICE, dtype)
+    given = np.random.default_rng(0).integers(0, 256, (x.numel() // shape[1], shape[1] // 8), dtype=np.uint8)
+    stats = torch.stack([x.float().mean((0, 2, 3)), x.float().var((0, 2, 3), correction=0)])
+    bits = torch.from_numpy(given).to(DEVICE)
+    rest = x, bits, norm.weight, norm.bias, stats, norm.eps, True
+    dx, g, sums = norm_ops.norm_backward(dy, second if two_uses else None, *rest)
+    chosen = torch.from_numpy(np.unpackbits(given, axis=1, bitorder="little")).bool().to(DEVICE)
+    wanted = torch.where(chosen, as_rows(dy.float() + second.float() if two_uses else dy.float()), 0.0)
+    assert torch.equal(as_rows(g) != 0, wanted != 0)
+    torch.testing.assert_close(as_rows(g).float(), wanted, rtol=2**-7, atol=0)
+    images, channels, height, width = shape
+    ones = chosen.to(dtype).reshape(images, height, width, channels).permute(0, 3, 1, 2)
+    rest = x, ones, norm.weight, norm.bias, stats, norm.eps, True
+    for a, b in zip((dx, g, sums), norm_ops.norm_backward(dy, second if two_uses else None, *rest)):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("channels", [12, 16])
+def test_what_is_kept_of_the_output_is_its_bits(fused, channels):
+    norm, x, residual, _ = make((4, channels, 3, 5), DEVICE)
+    y = norm_relu(norm, x.requires_grad_(), residual)
+    *_, kept = y.grad_fn.saved_tensors
+    assert kept.dtype == (torch.uint8 if channels % 8 == 0 else torch.float32)
+    assert kept.numel() == (y.numel() // 8 if channels % 8 == 0 else y.numel())
+
+
+def test_operators_have_the_shapes_that_the_compiler_expects(fused):
+    norm, x, residual, dy = make((4, 16, 3, 5), DEVICE)
+    mean, variance = norm.running_mean.clone(), norm.running_var.clone()
+    inputs = x, norm.weight.detach(), norm.bias.detach(), mean, variance, residual
+    stats = torch.stack([mean, variance])
+    _, bits = norm_ops.norm_apply_bits(*inputs, norm.eps)
+    rest = bits, *inputs[1:3], stats, norm.eps, True
+    running = norm.running_mean, norm.running_var, norm.num_batches_tracked
+    for operator, given in (
+        (norm_ops.norm_statistics, (x, *running, 0.1)),
+        (norm_ops.norm_apply, (*inputs, norm.eps, True)),
+        (norm_ops.norm_apply_bits, (*inputs, norm.eps)),
+        (norm_ops.norm_backward, (dy, residual, x, *rest)),
+    ):
+        torch.library.opcheck(operator, given, test_utils=("test_schema", "test_faketensor"))
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_fused_kernels_pass_nan_on(fused, training):
     norm, x, rest, _ = make((4, 16, 4, 4), DEVICE)
@@ -171,6 +247,20 @@ def test_training_fuses_on_request_alone_and_in_this_thread():
     assert not can_fuse(norm.eval(), x, rest)
     with torch.no_grad():
         assert can_fuse(norm, x, rest)
+
+
+def test_kernels_are_launched_early_where_the_gpu_knows_it(monkeypatch):
+    pytest.importorskip("triton")
+    from ncollapse.models.fused_norm import launch_early, tl
+
+    if hasattr(tl.extra.cuda, "gdc_wait"):
+        monkeypatch.setattr(torch.version, "hip", None)
+        for capability, found in (((8, 9), {}), ((9, 0), {"EARLY": True, "launch_pdl": True})):
+            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, is_=capability: is_)
+            assert launch_early.__wrapped__(torch.device("cuda", 0)) == found
+        monkeypatch.delattr(tl.extra.cuda, "gdc_wait")
+        assert launch_early.__wrapped__(torch.device("cuda", 0)) == {}
+    assert launch_early(torch.device("cpu")) == {}
 
 
 @pytest.mark.parametrize("name", ["resnet32", "wide-resnet50-0.25", "densenet121-small"])

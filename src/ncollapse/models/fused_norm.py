@@ -6,14 +6,20 @@ Each direction makes two passes over the map, one launch each:
     backward:  g = (dy + dy') [y > 0]; sums of g and g xhat;  dx = weight invstd (g - mean g - xhat mean(g xhat))
 
 dy' is the gradient of a second use of y: in a residual network every map has two, and adding their gradients here saves
-a pass. Without a residual y is not read again, because its sign follows from x.
+a pass. Without a residual y is not read again, because its sign follows from x. With a residual the forward pass writes
+the bits of y > 0, one byte for eight channels, and the backward pass reads these instead of y.
 
 Sums are float32, by blocks of rows. The last block to end adds the blocks up in a fixed order, so that the result is
 deterministic. The first pass goes through the map from its end and the second one from its start: what was touched last
 is still in the cache. The map may be some of the channels of a wider one, whose rows lie `ld` values apart.
+
+With EARLY a kernel's programs may be launched while the kernel before it on the stream still ends; they wait for it
+before they read anything. This is CUDA's programmatic dependent launch, which GPUs have from compute capability 9.0 on.
 """
 
 from __future__ import annotations
+
+from functools import cache
 
 import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
@@ -24,6 +30,9 @@ SUM_TILE, APPLY_TILE = (128, 32), (32, 128)
 """Rows and channels of a program at a time: in the sums, and in the second passes."""
 LARGE, LARGE_TILE, SMALL_TILE = 1 << 24, (32, 64), (64, 32)
 """The same in the sums that write g too: for maps of so many values, and for smaller ones."""
+STATISTICS_TILE, STATISTICS_STAGES, BACKWARD_TILE, BACKWARD_STAGES = (64, 32), 4, (64, 32), 3
+"""Tiles of the sums of a norm by itself, forward and backward, and how many tiles a program has under way: while it
+adds one up, those after it are copied into shared memory. Four such programs fit into a multiprocessor's registers."""
 ADDED, PROGRAMS = 32, 528
 """Blocks of sums that are added at a time, and programs that sum side by side at most, four for each multiprocessor.
 
@@ -37,6 +46,20 @@ def is_last(ticket, blocks):  # type: ignore[no-untyped-def]
     """Whether this program is the last of `blocks` to come here; what the others stored before is then visible."""
     tl.debug_barrier()  # every thread of this program has stored its part
     return tl.atomic_add(ticket, 1, sem="acq_rel") == blocks - 1
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def await_inputs(EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Wait for the kernel before this one, where this one was launched early."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def release_next(EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Let the next kernel's programs be launched, as soon as all programs of this one have come here or ended."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -76,8 +99,10 @@ def _pooled(row, height, width):  # type: ignore[no-untyped-def]
 def _statistics(  # type: ignore[no-untyped-def]
     x, copy, running_mean, running_var, tracked, partial, ticket, mean, variance, m, c, ld_copy, blocks, momentum,
     TRACK: tl.constexpr, COPY: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
+    STAGES: tl.constexpr = 1, EARLY: tl.constexpr = False,
 ):  # fmt: skip
     """Without TRACK `running_mean` may be any numbers near the means, which keep the sums exact."""
+    await_inputs(EARLY)
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -85,7 +110,7 @@ def _statistics(  # type: ignore[no-untyped-def]
     first = tl.zeros((ROWS, CHANNELS), tl.float32)  # added up once, at the end
     second = tl.zeros((ROWS, CHANNELS), tl.float32)
     tiles = tl.cdiv(m, ROWS)
-    for tile in range(block, tiles, blocks):
+    for tile in tl.range(block, tiles, blocks, num_stages=STAGES):
         row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
         mask = (row < m)[:, None] & inside[None, :]
         at = row[:, None].to(tl.int64)
@@ -95,6 +120,7 @@ def _statistics(  # type: ignore[no-untyped-def]
         value = tl.where(mask, value.to(tl.float32) - r[None, :], 0.0)
         first += value
         second += value * value
+    release_next(EARLY)
     mine = partial + (column * blocks + block) * 2 * CHANNELS + tl.arange(0, CHANNELS)
     tl.store(mine, tl.sum(first, 0))
     tl.store(mine + CHANNELS, tl.sum(second, 0))
@@ -111,13 +137,46 @@ def _statistics(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _pack(bits, ROWS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Bytes [ROWS, CHANNELS / 8] of bits [ROWS, CHANNELS]. A thread holds eight neighbours of a bfloat16 map: no data
+    moves between threads."""
+    groups = tl.reshape(bits.to(tl.int32), (ROWS, CHANNELS // 8, 8))
+    return tl.sum(groups << tl.arange(0, 8)[None, None, :], 2).to(tl.uint8)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _unpack(packed, ROWS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Bits [ROWS, CHANNELS] of bytes [ROWS, CHANNELS / 8]."""
+    groups = (packed.to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
+    return tl.reshape(groups, (ROWS, CHANNELS)) != 0
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _locate_bytes(row, m, c, column, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where the bytes of a tile's bits lie in [M, C / 8], and which of them are inside."""
+    byte = column * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
+    at = row[:, None].to(tl.int64) * (c // 8) + byte[None, :]
+    # without this hint the compiler gives a thread several bytes, and exchanges them through shared memory
+    at = tl.multiple_of(at, (1, 1))
+    return at, ((row >= 0) & (row < m))[:, None] & (byte < c // 8)[None, :]
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _load_bytes(bits, row, m, c, column, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The bytes of a tile's bits; zeros where its rows are outside the map."""
+    at, inside = _locate_bytes(row, m, c, column, CHANNELS)
+    return tl.load(bits + at, mask=inside, other=0)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_forward(  # type: ignore[no-untyped-def]
     x, residual, weight, bias, mean, variance, y, running_mean, running_var, tracked,
     m, c, ld, height, width, momentum, eps,
     HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, TRACK: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, bits=None, EARLY: tl.constexpr = False,
 ):  # fmt: skip
-    """With POOL the rows are those of the means, `height` and `width` those of x."""
+    """With POOL the rows are those of the means, `height` and `width` those of x. `bits` takes those of y > 0."""
+    await_inputs(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -143,7 +202,12 @@ def _apply_forward(  # type: ignore[no-untyped-def]
             value += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
         if RELU:
             value = tl.where(value < 0.0, 0.0, value)
-    tl.store(y + at, value.to(y.dtype.element_ty), mask=mask)
+    release_next(EARLY)
+    rounded = value.to(y.dtype.element_ty)
+    tl.store(y + at, rounded, mask=mask)
+    if bits is not None:
+        place, within = _locate_bytes(row, m, c, tl.program_id(1), CHANNELS)
+        tl.store(bits + place, _pack(rounded.to(tl.float32) > 0.0, ROWS, CHANNELS), mask=within)
     if TRACK:  # noqa: SIM102 - this condition is the compiler's
         if tl.program_id(0) == 0:
             _track(
@@ -162,11 +226,14 @@ def _load_gradient(dy, row, channel, mask, c, height, width, POOL: tl.constexpr)
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _sum_backward(  # type: ignore[no-untyped-def]
-    dy, dy_second, y, x, weight, bias, mean, variance, partial, ticket, g_out, sums,
+    dy, dy_second, positive, x, weight, bias, mean, variance, partial, ticket, g_out, sums,
     m, c, ld, height, width, blocks, eps,
     RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_SECOND: tl.constexpr, POOL: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr, BITS: tl.constexpr = False,
+    STAGES: tl.constexpr = 1, EARLY: tl.constexpr = False,
 ):  # fmt: skip
+    """`positive` is y, or with BITS the bits of y > 0."""
+    await_inputs(EARLY)
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -177,7 +244,9 @@ def _sum_backward(  # type: ignore[no-untyped-def]
     first = tl.zeros((ROWS, CHANNELS), tl.float32)
     second = tl.zeros((ROWS, CHANNELS), tl.float32)
     tiles = tl.cdiv(m, ROWS)
-    for tile in range(block, tiles, blocks):
+    if BITS:  # always one tile ahead: single bytes cannot be copied into shared memory meanwhile
+        packed = _load_bytes(positive, (tiles - 1 - block) * ROWS + tl.arange(0, ROWS), m, c, column, CHANNELS)
+    for tile in tl.range(block, tiles, blocks, num_stages=STAGES):
         row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
         mask = (row < m)[:, None] & inside[None, :]
         at = row[:, None].to(tl.int64) * c + channel[None, :]
@@ -187,8 +256,11 @@ def _sum_backward(  # type: ignore[no-untyped-def]
         if HAS_SECOND:
             g += tl.load(dy_second + at, mask=mask, other=0.0).to(tl.float32)
         if RELU:
-            if HAS_RESIDUAL:
-                g = tl.where(tl.load(y + at, mask=mask, other=0.0).to(tl.float32) > 0.0, g, 0.0)
+            if BITS:
+                g = tl.where(_unpack(packed, ROWS, CHANNELS), g, 0.0)
+                packed = _load_bytes(positive, row - blocks * ROWS, m, c, column, CHANNELS)
+            elif HAS_RESIDUAL:
+                g = tl.where(tl.load(positive + at, mask=mask, other=0.0).to(tl.float32) > 0.0, g, 0.0)
             else:
                 g = tl.where(value * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
         if HAS_SECOND or (RELU and HAS_RESIDUAL):
@@ -197,6 +269,7 @@ def _sum_backward(  # type: ignore[no-untyped-def]
             g = rounded.to(tl.float32)  # the sums are those of what the second pass reads
         first += g
         second += g * value
+    release_next(EARLY)
     mine = partial + (column * blocks + block) * 2 * CHANNELS + tl.arange(0, CHANNELS)
     tl.store(mine, tl.sum(first, 0))
     tl.store(mine + CHANNELS, tl.sum(second, 0))
@@ -211,7 +284,9 @@ def _sum_backward(  # type: ignore[no-untyped-def]
 def _apply_backward(  # type: ignore[no-untyped-def]
     dy, x, weight, bias, mean, variance, sums, dx, m, c, ld, height, width, eps,
     RELU: tl.constexpr, POOL: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):  # fmt: skip
+    await_inputs(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -228,7 +303,17 @@ def _apply_backward(  # type: ignore[no-untyped-def]
         shift = tl.load(bias + channel, mask=inside, other=0.0)
         g = tl.where(value * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
     grad = scale[None, :] * (g - mean_g[None, :] - value * (invstd * mean_gx)[None, :])
+    release_next(EARLY)
     tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=mask)
+
+
+@cache
+def launch_early(device: torch.device) -> dict[str, bool]:
+    """Options of a launch: EARLY for the kernel and its counterpart for the launcher, where GPU and Triton know it."""
+    knows = device.type == "cuda" and torch.version.hip is None and hasattr(tl.extra.cuda, "gdc_wait")
+    if not knows or torch.cuda.get_device_capability(device) < (9, 0):
+        return {}
+    return {"EARLY": True, "launch_pdl": True}
 
 
 def _grid(x: Tensor, tile: tuple[int, int], programs: int | None = None) -> tuple[int, int, int, int]:
@@ -268,12 +353,13 @@ def compute_statistics(
     x: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, momentum: float
 ) -> Tensor:
     """Mean and biased variance by channel [2, C]; the running statistics are updated."""
-    m, c, blocks, columns = _grid(x, SUM_TILE)
-    partial, ticket = _scratch(x, blocks, columns, SUM_TILE[1])
+    m, c, blocks, columns = _grid(x, STATISTICS_TILE)
+    partial, ticket = _scratch(x, blocks, columns, STATISTICS_TILE[1])
     stats = torch.empty(2, c, dtype=torch.float32, device=x.device)
     _statistics[blocks, columns](
         x, None, running_mean, running_var, tracked, partial, ticket, stats, stats[1],
-        m, c, 0, blocks, momentum, True, False, *SUM_TILE, ADDED,
+        m, c, 0, blocks, momentum, True, False, *STATISTICS_TILE, ADDED, STATISTICS_STAGES,
+        **launch_early(x.device),
     )  # fmt: skip
     return stats
 
@@ -296,16 +382,30 @@ def apply_norm(
     m, _, programs, tile = _apply_grid(y)
     _apply_forward[programs](
         x, residual, weight, bias, mean, variance, y, None, None, None, m, c, c, height, width, 0.0, eps,
-        residual is not None, relu, pool, False, *tile,
+        residual is not None, relu, pool, False, *tile, **launch_early(x.device),
     )  # fmt: skip
     return y
+
+
+def apply_norm_bits(
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, residual: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """(y, the bits of y > 0) of y = relu(norm(x) + residual); bit i of byte j belongs to channel 8 j + i."""
+    y = torch.empty_like(x)
+    m, c, programs, tile = _apply_grid(y)
+    bits = torch.empty(m, c // 8, dtype=torch.uint8, device=x.device)
+    _apply_forward[programs](
+        x, residual, weight, bias, mean, variance, y, None, None, None, m, c, c, 0, 0, 0.0, eps,
+        True, True, False, False, *tile, bits, **launch_early(x.device),
+    )  # fmt: skip
+    return y, bits
 
 
 def differentiate_norm(
     dy: Tensor,
     dy_second: Tensor | None,
     x: Tensor,
-    y: Tensor | None,
+    positive: Tensor | None,
     weight: Tensor,
     bias: Tensor,
     stats: Tensor,
@@ -313,9 +413,13 @@ def differentiate_norm(
     relu: bool,
     pool: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(dx, g, [d_weight, d_bias]); g is empty where it would be dy. `y` is given where there was a residual."""
-    written = dy_second is not None or (relu and y is not None)
-    tile = SUM_TILE if not written else LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
+    """(dx, g, [d_weight, d_bias]); g is empty where it would be dy.
+
+    `positive` is given where there was a residual: y itself, or the bits of y > 0.
+    """
+    written = dy_second is not None or (relu and positive is not None)
+    bits = relu and positive is not None and positive.dtype == torch.uint8
+    tile = BACKWARD_TILE if not written else LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
     m, c, blocks, columns = _grid(x, tile)
     partial, ticket = _scratch(x, blocks, columns, tile[1])
     sums = torch.empty(2, c, dtype=torch.float32, device=x.device)
@@ -323,12 +427,14 @@ def differentiate_norm(
     g = torch.empty_like(x) if written else x.new_empty(0)
     height, width = x.shape[2:]
     _sum_backward[blocks, columns](
-        dy, dy_second, y, x, weight, bias, stats, stats[1], partial, ticket, g, sums,
-        m, c, c, height, width, blocks, eps, relu, y is not None, dy_second is not None, pool, *tile, ADDED,
+        dy, dy_second, positive, x, weight, bias, stats, stats[1], partial, ticket, g, sums,
+        m, c, c, height, width, blocks, eps,
+        relu, positive is not None, dy_second is not None, pool, *tile, ADDED, bits, BACKWARD_STAGES,
+        **launch_early(x.device),
     )  # fmt: skip
     _, _, programs, tile = _apply_grid(x)
     _apply_backward[programs](
         g if written else dy, x, weight, bias, stats, stats[1], sums, dx, m, c, c, height, width, eps,
-        relu and not written, pool, *tile,
+        relu and not written, pool, *tile, **launch_early(x.device),
     )  # fmt: skip
     return dx, g, sums

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,14 @@ HAS_TRITON = find_spec("triton") is not None
 Fork = tuple[Tensor, Tensor]
 """A map twice, for its two uses: their gradients are added in the kernel that needs the sum."""
 _here = threading.local()
+
+
+class Deferred(NamedTuple):
+    """norm(x) of a norm in training mode that has only its statistics: the kernel that adds it to a map applies it."""
+
+    norm: nn.BatchNorm2d
+    x: Tensor
+    stats: Tensor
 
 
 def fusing() -> AbstractContextManager[None]:
@@ -50,13 +59,17 @@ def has_kernels() -> bool:
     return HAS_TRITON and (torch.compiler.is_compiling() or not getattr(_here, "plain", False))
 
 
-def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | Deferred | None = None, relu: bool = True) -> Tensor:
     """relu(norm(x) + residual), each of the two left out on request.
 
     >>> import torch
     >>> norm_relu(nn.BatchNorm2d(2), torch.tensor([[[[1.0]], [[2.0]]], [[[3.0]], [[2.0]]]])).flatten().tolist()
     [0.0, 0.0, 0.9999949932098389, 0.0]
     """
+    if isinstance(residual, Deferred):
+        if relu and can_pair(norm, x, residual):
+            return add_pair(norm, x, residual, fork=False)  # type: ignore[return-value]
+        residual = apply_deferred(residual)
     if can_fuse(norm, x, residual):
         from ncollapse.models.norm_ops import infer_norm, train_norm
 
@@ -69,13 +82,46 @@ def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, r
     return F.relu(y) if relu else y
 
 
-def fork_norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> Tensor | Fork:
+def fork_norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | Deferred | None = None) -> Tensor | Fork:
     """`norm_relu` of a map that is used twice: a fork where the fused kernels train, else the map."""
+    if isinstance(residual, Deferred):
+        if can_pair(norm, x, residual):
+            return add_pair(norm, x, residual, fork=True)
+        residual = apply_deferred(residual)
     if norm.training and can_fuse(norm, x, residual):
         from ncollapse.models.norm_ops import train_norm
 
         return train_norm(norm, x, residual, relu=True, fork=True)  # type: ignore[no-any-return]
     return norm_relu(norm, x, residual)
+
+
+def defer_norm(norm: nn.BatchNorm2d, x: Tensor) -> Tensor | Deferred:
+    """norm(x), to be added to another norm's output: where the fused kernels train, only its statistics are taken."""
+    if norm.training and x.shape[1] % 8 == 0 and can_fuse(norm, x, None):
+        from ncollapse.models.norm_ops import take_statistics
+
+        return Deferred(norm, x, take_statistics(norm, x))
+    return norm_relu(norm, x, relu=False)
+
+
+def apply_deferred(deferred: Deferred) -> Tensor:
+    """The norm's output by itself."""
+    from ncollapse.models.norm_ops import train_norm
+
+    return train_norm(deferred.norm, deferred.x, None, relu=False, stats=deferred.stats)  # type: ignore[no-any-return]
+
+
+def can_pair(norm: nn.BatchNorm2d, x: Tensor, deferred: Deferred) -> bool:
+    """Whether one kernel can apply both norms."""
+    return norm.training and can_fuse(norm, x, deferred.x)
+
+
+def add_pair(norm: nn.BatchNorm2d, x: Tensor, deferred: Deferred, fork: bool) -> Tensor | Fork:
+    """relu(norm(x) + the deferred norm's output), twice with `fork`."""
+    from ncollapse.models.norm_ops import take_statistics
+    from ncollapse.models.norm_pair import train_pair
+
+    return train_pair((norm, x, take_statistics(norm, x)), deferred, fork=fork)  # type: ignore[no-any-return]
 
 
 def norm_relu_pool(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:

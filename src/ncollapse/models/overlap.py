@@ -12,11 +12,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+Result = TypeVar("Result")
 LAG = 8
 """Weight gradients that may be under way at a time; until they are done, their inputs stay in memory."""
 _here = threading.local()
@@ -97,14 +98,14 @@ def find_beside() -> Beside | None:
     return None if torch.compiler.is_compiling() else getattr(_here, "beside", None)
 
 
-def branch_off(module: nn.Module, x: Tensor) -> Tensor:
-    """module(x), beside what follows until `rejoin`."""
+def branch_off(work: Callable[[Tensor], Result], x: Tensor) -> Result:
+    """work(x), beside what follows until `rejoin`."""
     beside = find_beside()
     if beside is None:
-        return module(x)  # type: ignore[no-any-return]
+        return work(x)
     beside.branch.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside.branch):
-        return module(x)  # type: ignore[no-any-return]
+        return work(x)
 
 
 def rejoin() -> None:

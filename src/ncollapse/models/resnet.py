@@ -20,7 +20,7 @@ from ncollapse.models.folded import (
     multiply_relu,
 )
 from ncollapse.models.network import require_feature_dim, start_convolutions
-from ncollapse.models.norm import Fork, fork_norm_relu, norm_relu, split_fork
+from ncollapse.models.norm import Deferred, Fork, defer_norm, fork_norm_relu, norm_relu, split_fork
 from ncollapse.models.overlap import branch_off, rejoin
 from ncollapse.models.stem import convolve_stem
 
@@ -47,8 +47,7 @@ class Block(nn.Module):
         """Whether all norms, the shortcut's too, can be folded into their convolutions."""
         if not isinstance(self.downsample, Projection):
             return can_fold(x, *self.layers())
-        hooked = self.downsample._forward_hooks or self.downsample._forward_pre_hooks
-        return not hooked and can_fold(x, *self.layers(), self.downsample.layer)
+        return not self.downsample.is_watched() and can_fold(x, *self.layers(), self.downsample.layer)
 
     def fold(self, x: Tensor) -> Tensor:
         """The output in evaluation, with the norms folded into their convolutions.
@@ -66,11 +65,15 @@ class Block(nn.Module):
             x = convolve_relu(layer, x)
         return norm_relu(last[1], last[0](x), residual) if self.ends else convolve_relu(last, x, residual, shift)
 
-    def skip(self, x: Tensor) -> Tensor:
+    def skip(self, x: Tensor) -> Tensor | Deferred:
         """The shortcut of x: where it is a module, beside the convolutions until `finish`."""
-        return x if self.downsample is None else branch_off(self.downsample, x)
+        if self.downsample is None:
+            return x
+        if isinstance(self.downsample, Projection) and not self.downsample.is_watched():
+            return branch_off(self.downsample.defer, x)
+        return branch_off(self.downsample, x)  # type: ignore[no-any-return]
 
-    def finish(self, norm: nn.BatchNorm2d, y: Tensor, residual: Tensor) -> Tensor | Fork:
+    def finish(self, norm: nn.BatchNorm2d, y: Tensor, residual: Tensor | Deferred) -> Tensor | Fork:
         """relu(norm(y) + residual)."""
         if self.downsample is not None:
             rejoin()
@@ -131,9 +134,19 @@ class Projection(nn.Sequential):
     def layer(self) -> Layer:
         return self[0], self[1]  # type: ignore[return-value]
 
+    def is_watched(self) -> bool:
+        """Whether hooks expect this module to be called."""
+        backward = self._backward_hooks or self._backward_pre_hooks
+        return bool(self._forward_hooks or self._forward_pre_hooks or backward)
+
     def forward(self, x: Tensor) -> Tensor:
         conv, norm = self.layer
         return norm_relu(norm, conv(x), relu=False)
+
+    def defer(self, x: Tensor) -> Tensor | Deferred:
+        """The same, but the norm may be left to the kernel that adds it to the block's output."""
+        conv, norm = self.layer
+        return defer_norm(norm, conv(x))
 
 
 class PadShortcut(nn.Module):
