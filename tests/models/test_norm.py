@@ -255,8 +255,10 @@ def test_kernels_are_launched_early_where_the_gpu_knows_it(monkeypatch):
 
     if hasattr(tl.extra.cuda, "gdc_wait"):
         monkeypatch.setattr(torch.version, "hip", None)
-        for capability, found in (((8, 9), {}), ((9, 0), {"EARLY": True, "launch_pdl": True})):
+        early = {"EARLY": True, "launch_pdl": True}
+        for capability, driver, found in (((8, 9), 13000, {}), ((9, 0), 12020, {}), ((9, 0), 12030, early)):
             monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, is_=capability: is_)
+            monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda is_=driver: is_, raising=False)
             assert launch_early.__wrapped__(torch.device("cuda", 0)) == found
         monkeypatch.delattr(tl.extra.cuda, "gdc_wait")
         assert launch_early.__wrapped__(torch.device("cuda", 0)) == {}

@@ -30,13 +30,13 @@ SUM_TILE, APPLY_TILE = (128, 32), (32, 128)
 """Rows and channels of a program at a time: in the sums, and in the second passes."""
 LARGE, LARGE_TILE, SMALL_TILE = 1 << 24, (32, 64), (64, 32)
 """The same in the sums that write g too: for maps of so many values, and for smaller ones."""
-STATISTICS_TILE, STATISTICS_STAGES, BACKWARD_TILE, BACKWARD_STAGES = (64, 32), 4, (64, 32), 3
-"""Tiles of the sums of a norm by itself, forward and backward, and how many tiles a program has under way: while it
-adds one up, those after it are copied into shared memory. Four such programs fit into a multiprocessor's registers."""
 ADDED, PROGRAMS = 32, 528
 """Blocks of sums that are added at a time, and programs that sum side by side at most, four for each multiprocessor.
 
 All of these are the fastest of those tried on an H200, on the maps of ResNet18 and ResNet50."""
+STATISTICS_STAGES, BACKWARD_STAGES = 1, 1
+"""How many tiles a program that sums has under way: while it adds one up, those after it are copied. Four programs must
+fit into a multiprocessor's registers: with several stages the tiles of the sums are (64, 32) at most."""
 
 _tickets: dict[tuple[torch.device, int], Tensor] = {}
 
@@ -309,9 +309,11 @@ def _apply_backward(  # type: ignore[no-untyped-def]
 
 @cache
 def launch_early(device: torch.device) -> dict[str, bool]:
-    """Options of a launch: EARLY for the kernel and its counterpart for the launcher, where GPU and Triton know it."""
+    """Options of a launch: EARLY for the kernel and its counterpart for the launcher, where GPU, driver and Triton know
+    it; CUDA graphs know it since CUDA 12.3."""
     knows = device.type == "cuda" and torch.version.hip is None and hasattr(tl.extra.cuda, "gdc_wait")
-    if not knows or torch.cuda.get_device_capability(device) < (9, 0):
+    driver = getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)()
+    if not knows or driver < 12030 or torch.cuda.get_device_capability(device) < (9, 0):
         return {}
     return {"EARLY": True, "launch_pdl": True}
 
@@ -353,12 +355,12 @@ def compute_statistics(
     x: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, momentum: float
 ) -> Tensor:
     """Mean and biased variance by channel [2, C]; the running statistics are updated."""
-    m, c, blocks, columns = _grid(x, STATISTICS_TILE)
-    partial, ticket = _scratch(x, blocks, columns, STATISTICS_TILE[1])
+    m, c, blocks, columns = _grid(x, SUM_TILE)
+    partial, ticket = _scratch(x, blocks, columns, SUM_TILE[1])
     stats = torch.empty(2, c, dtype=torch.float32, device=x.device)
     _statistics[blocks, columns](
         x, None, running_mean, running_var, tracked, partial, ticket, stats, stats[1],
-        m, c, 0, blocks, momentum, True, False, *STATISTICS_TILE, ADDED, STATISTICS_STAGES,
+        m, c, 0, blocks, momentum, True, False, *SUM_TILE, ADDED, STATISTICS_STAGES,
         **launch_early(x.device),
     )  # fmt: skip
     return stats
@@ -419,7 +421,7 @@ def differentiate_norm(
     """
     written = dy_second is not None or (relu and positive is not None)
     bits = relu and positive is not None and positive.dtype == torch.uint8
-    tile = BACKWARD_TILE if not written else LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
+    tile = SUM_TILE if not written else LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
     m, c, blocks, columns = _grid(x, tile)
     partial, ticket = _scratch(x, blocks, columns, tile[1])
     sums = torch.empty(2, c, dtype=torch.float32, device=x.device)
