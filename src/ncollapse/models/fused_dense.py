@@ -29,7 +29,7 @@ from torch import Tensor
 from ncollapse.models.fused_norm import (
     ADDED,
     STATISTICS_STAGES,
-    STATISTICS_TILE,
+    SUM_TILE,
     _add_up,
     _grid,
     _scratch,
@@ -212,12 +212,12 @@ def append_channels(new: Tensor, wide: Tensor, stats: Tensor, start: int) -> Non
 
     The sums are those of differences from the first pixel, so that they stay exact where the mean is far from 0.
     """
-    m, c, blocks, columns = _grid(new, STATISTICS_TILE)
-    partial, ticket = _scratch(new, blocks, columns, STATISTICS_TILE[1])
+    m, c, blocks, columns = _grid(new, SUM_TILE)
+    partial, ticket = _scratch(new, blocks, columns, SUM_TILE[1])
     _statistics[blocks, columns](
         new, wide[:, start:], new, None, None, partial, ticket, stats[0, start:], stats[1, start:],
-        m, c, wide.shape[1], blocks, 0.0, False, True, *STATISTICS_TILE,
-        _added(blocks, STATISTICS_TILE[1]), STATISTICS_STAGES, **launch_early(new.device),
+        m, c, wide.shape[1], blocks, 0.0, False, True, *SUM_TILE,
+        _added(blocks, SUM_TILE[1]), STATISTICS_STAGES, **launch_early(new.device),
     )  # fmt: skip
 
 
