@@ -167,9 +167,11 @@ def differentiate_encoder(
     layers = split_layers(tensors)
     grads: list[Tensor | None] = [None] * len(tensors)
     dtype = layers[0].qkv_weight.dtype
+    of_norms, of_gelus = count_blocks(images * tokens)
+    inner = sum(p.up_bias.numel() for p in layers)
     columns = sum(tensor.numel() for tensor in tensors if tensor.ndim == 1)
     own = 3 * width * len(layers)  # of the attention's biases, which are summed by image
-    sums = Sums(count_blocks(images * tokens), columns - own, last)
+    sums, inner_sums = Sums(of_norms, columns - own - inner, last), Sums(of_gelus, inner, last)
     by_image = Sums(images, own, last)
 
     def find(i: int, name: str) -> int:
@@ -180,7 +182,7 @@ def differentiate_encoder(
     for i in reversed(range(len(layers))):
         p, k, every = layers[i], kept[i], tokens if i == len(layers) - 1 else 1
         d_active, grads[find(i, "down_weight")] = differentiate_linear(dy, k.active, p.down_weight, beside)
-        d_up = differentiate_gelu(d_active, k.up, sums.take(k.up.shape[1], find(i, "up_bias")))
+        d_up = differentiate_gelu(d_active, k.up, inner_sums.take(k.up.shape[1], find(i, "up_bias")))
         dh, grads[find(i, "up_weight")] = differentiate_linear(d_up, k.h2, p.up_weight, beside)
         room = sums.take(width, *(find(i, name) for name in ("norm2_weight", "norm2_bias", "mix_bias")))
         dx, dy = differentiate_add_norm(dh, dx, k.x2, p.norm2_weight, eps, room, dtype)
@@ -195,8 +197,8 @@ def differentiate_encoder(
         places = [find(i, "norm1_weight"), find(i, "norm1_bias"), *([find(i - 1, "down_bias")] if i else [])]
         room = sums.take(width, *places)
         dx, dy = differentiate_add_norm(dh, dx, k.x, p.norm1_weight, eps, room, dtype if i else None, every)
-    sums.add_up(grads)
-    by_image.add_up(grads)
+    for part in (sums, inner_sums, by_image):
+        part.add_up(grads)
     return dx, grads
 
 
