@@ -14,10 +14,11 @@ from ncollapse.models import create
 REPEATS = 5
 PASSES = 8
 """Times that a norm in training must read or write its map: forward read, read, write; backward read two maps for the
-sums, read both again and write one."""
+sums, read both again and write one. The layers of a dense block share passes and need fewer."""
 KINDS = (
     ("layer norms and GELU", ("_add_norm", "_gelu", "_add_blocks", "_add_positions")),
     ("norm", ("_statistics", "_apply_forward", "_sum_backward", "_apply_backward")),
+    ("norm", ("_apply_norms", "_track_known", "_add_gradients", "_copy_gradient")),  # in dense blocks
     ("attention", ("_attend",)),
     ("last layer", ("_forward", "_backward_features", "_backward_head")),
     ("stem", ("_copy_windows",)),
@@ -34,7 +35,7 @@ KINDS = (
 def classify(kernel: str) -> str:
     """The kind of a kernel by its name.
 
-    >>> classify("_statistics"), classify("sm90_xmma_wgrad_indexed_implicit_gemm"), classify("reduce_kernel")
+    >>> classify("_add_gradients"), classify("sm90_xmma_wgrad_indexed_implicit_gemm"), classify("reduce_kernel")
     ('norm', 'weight gradients', 'other')
     """
     name = kernel.lower()

@@ -11,7 +11,7 @@ the bits of y > 0, one byte for eight channels, and the backward pass reads thes
 
 Sums are float32, by blocks of rows. The last block to end adds the blocks up in a fixed order, so that the result is
 deterministic. The first pass goes through the map from its end and the second one from its start: what was touched last
-is still in the cache. The map may be some of the channels of a wider one, whose rows lie `ld` values apart.
+is still in the cache.
 
 With EARLY a kernel's programs may be launched while the kernel before it on the stream still ends; they wait for it
 before they read anything. This is CUDA's programmatic dependent launch, which GPUs have from compute capability 9.0 on.
@@ -101,11 +101,12 @@ def _statistics(  # type: ignore[no-untyped-def]
     TRACK: tl.constexpr, COPY: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
     STAGES: tl.constexpr = 1, EARLY: tl.constexpr = False,
 ):  # fmt: skip
+    """Without TRACK `running_mean` may be any numbers near the means, which keep the sums exact."""
     await_inputs(EARLY)
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
-    r = tl.load(running_mean + channel, mask=inside, other=0.0)
+    r = tl.load(running_mean + channel, mask=inside, other=0.0).to(tl.float32)
     first = tl.zeros((ROWS, CHANNELS), tl.float32)  # added up once, at the end
     second = tl.zeros((ROWS, CHANNELS), tl.float32)
     tiles = tl.cdiv(m, ROWS)
@@ -169,9 +170,8 @@ def _load_bytes(bits, row, m, c, column, CHANNELS: tl.constexpr):  # type: ignor
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_forward(  # type: ignore[no-untyped-def]
-    x, residual, weight, bias, mean, variance, y, running_mean, running_var, tracked,
-    m, c, ld, height, width, momentum, eps,
-    HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, TRACK: tl.constexpr,
+    x, residual, weight, bias, mean, variance, y, m, c, height, width, eps,
+    HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, bits=None, EARLY: tl.constexpr = False,
 ):  # fmt: skip
     """With POOL the rows are those of the means, `height` and `width` those of x. `bits` takes those of y > 0."""
@@ -180,8 +180,8 @@ def _apply_forward(  # type: ignore[no-untyped-def]
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
     mask = (row < m)[:, None] & inside[None, :]
-    spread = tl.load(variance + channel, mask=inside, other=1.0)
-    scale = 1.0 / tl.sqrt(spread + eps) * tl.load(weight + channel, mask=inside, other=0.0)
+    invstd = 1.0 / tl.sqrt(tl.load(variance + channel, mask=inside, other=1.0) + eps)
+    scale = invstd * tl.load(weight + channel, mask=inside, other=0.0)
     centre = tl.load(mean + channel, mask=inside, other=0.0)
     shift = tl.load(bias + channel, mask=inside, other=0.0)
     at = row[:, None].to(tl.int64) * c + channel[None, :]
@@ -190,12 +190,12 @@ def _apply_forward(  # type: ignore[no-untyped-def]
         first = (row // half * 2) * width + row % half * 2  # two rows of pixels for each row of means
         value = tl.zeros((ROWS, CHANNELS), tl.float32)
         for i in tl.static_range(4):
-            source = (first + i // 2 * width + i % 2)[:, None].to(tl.int64) * ld + channel[None, :]
+            source = (first + i // 2 * width + i % 2)[:, None].to(tl.int64) * c + channel[None, :]
             one = tl.load(x + source, mask=mask, other=0.0).to(tl.float32)
             one = (one - centre[None, :]) * scale[None, :] + shift[None, :]
             value += 0.25 * tl.where(one < 0.0, 0.0, one)
     else:
-        value = tl.load(x + row[:, None].to(tl.int64) * ld + channel[None, :], mask=mask, other=0.0).to(tl.float32)
+        value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
         value = (value - centre[None, :]) * scale[None, :] + shift[None, :]
         if HAS_RESIDUAL:
             value += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
@@ -207,11 +207,6 @@ def _apply_forward(  # type: ignore[no-untyped-def]
     if bits is not None:
         place, within = _locate_bytes(row, m, c, tl.program_id(1), CHANNELS)
         tl.store(bits + place, _pack(rounded.to(tl.float32) > 0.0, ROWS, CHANNELS), mask=within)
-    if TRACK:  # noqa: SIM102 - this condition is the compiler's
-        if tl.program_id(0) == 0:
-            _track(
-                running_mean, running_var, tracked, centre, spread, m, momentum, channel, inside, tl.program_id(1)
-            )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -226,7 +221,7 @@ def _load_gradient(dy, row, channel, mask, c, height, width, POOL: tl.constexpr)
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _sum_backward(  # type: ignore[no-untyped-def]
     dy, dy_second, positive, x, weight, bias, mean, variance, partial, ticket, g_out, sums,
-    m, c, ld, height, width, blocks, eps,
+    m, c, height, width, blocks, eps,
     RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_SECOND: tl.constexpr, POOL: tl.constexpr,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr, BITS: tl.constexpr = False,
     STAGES: tl.constexpr = 1, EARLY: tl.constexpr = False,
@@ -250,7 +245,7 @@ def _sum_backward(  # type: ignore[no-untyped-def]
         mask = (row < m)[:, None] & inside[None, :]
         at = row[:, None].to(tl.int64) * c + channel[None, :]
         g = _load_gradient(dy, row, channel, mask, c, height, width, POOL)
-        value = tl.load(x + row[:, None].to(tl.int64) * ld + channel[None, :], mask=mask, other=0.0).to(tl.float32)
+        value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
         value -= centre[None, :]
         if HAS_SECOND:
             g += tl.load(dy_second + at, mask=mask, other=0.0).to(tl.float32)
@@ -281,8 +276,8 @@ def _sum_backward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_backward(  # type: ignore[no-untyped-def]
-    dy, x, weight, bias, mean, variance, sums, dx, m, c, ld, height, width, eps,
-    RELU: tl.constexpr, POOL: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    dy, x, weight, bias, mean, variance, sums, dx, m, c, height, width, eps,
+    RELU: tl.constexpr, POOL: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
     EARLY: tl.constexpr = False,
 ):  # fmt: skip
     await_inputs(EARLY)
@@ -290,7 +285,7 @@ def _apply_backward(  # type: ignore[no-untyped-def]
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
     mask = (row < m)[:, None] & inside[None, :]
-    at = row[:, None].to(tl.int64) * ld + channel[None, :]
+    at = row[:, None].to(tl.int64) * c + channel[None, :]
     centre = tl.load(mean + channel, mask=inside, other=0.0)
     invstd = 1.0 / tl.sqrt(tl.load(variance + channel, mask=inside, other=1.0) + eps)
     scale = invstd * tl.load(weight + channel, mask=inside, other=0.0)
@@ -302,8 +297,6 @@ def _apply_backward(  # type: ignore[no-untyped-def]
         shift = tl.load(bias + channel, mask=inside, other=0.0)
         g = tl.where(value * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
     grad = scale[None, :] * (g - mean_g[None, :] - value * (invstd * mean_gx)[None, :])
-    if ADD:  # to what later layers gave this map
-        grad += tl.load(dx + at, mask=mask, other=0.0).to(tl.float32)
     release_next(EARLY)
     tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=mask)
 
@@ -319,12 +312,12 @@ def launch_early(device: torch.device) -> dict[str, bool]:
     return {"EARLY": True, "launch_pdl": True}
 
 
-def _grid(x: Tensor, tile: tuple[int, int]) -> tuple[int, int, int, int]:
+def _grid(x: Tensor, tile: tuple[int, int], programs: int | None = None) -> tuple[int, int, int, int]:
     """(rows M, channels C, blocks that sum side by side, blocks of channels)."""
     c = x.shape[1]
     m = x.numel() // c
     columns = triton.cdiv(c, tile[1])
-    return m, c, max(1, min(triton.cdiv(m, tile[0]), PROGRAMS // columns)), columns
+    return m, c, max(1, min(triton.cdiv(m, tile[0]), (programs or PROGRAMS) // columns)), columns
 
 
 def _apply_grid(x: Tensor) -> tuple[int, int, tuple[int, int], tuple[int, int]]:
@@ -384,8 +377,8 @@ def apply_norm(
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     m, _, programs, tile = _apply_grid(y)
     _apply_forward[programs](
-        x, residual, weight, bias, mean, variance, y, None, None, None, m, c, c, height, width, 0.0, eps,
-        residual is not None, relu, pool, False, *tile, **launch_early(x.device),
+        x, residual, weight, bias, mean, variance, y, m, c, height, width, eps,
+        residual is not None, relu, pool, *tile, **launch_early(x.device),
     )  # fmt: skip
     return y
 
@@ -398,8 +391,8 @@ def apply_norm_bits(
     m, c, programs, tile = _apply_grid(y)
     bits = torch.empty(m, c // 8, dtype=torch.uint8, device=x.device)
     _apply_forward[programs](
-        x, residual, weight, bias, mean, variance, y, None, None, None, m, c, c, 0, 0, 0.0, eps,
-        True, True, False, False, *tile, bits, **launch_early(x.device),
+        x, residual, weight, bias, mean, variance, y, m, c, 0, 0, eps,
+        True, True, False, *tile, bits, **launch_early(x.device),
     )  # fmt: skip
     return y, bits
 
@@ -431,62 +424,13 @@ def differentiate_norm(
     height, width = x.shape[2:]
     _sum_backward[blocks, columns](
         dy, dy_second, positive, x, weight, bias, stats, stats[1], partial, ticket, g, sums,
-        m, c, c, height, width, blocks, eps,
+        m, c, height, width, blocks, eps,
         relu, positive is not None, dy_second is not None, pool, *tile, ADDED, bits, BACKWARD_STAGES,
         **launch_early(x.device),
     )  # fmt: skip
     _, _, programs, tile = _apply_grid(x)
     _apply_backward[programs](
-        g if written else dy, x, weight, bias, stats, stats[1], sums, dx, m, c, c, height, width, eps,
-        relu and not written, pool, False, *tile, **launch_early(x.device),
+        g if written else dy, x, weight, bias, stats, stats[1], sums, dx, m, c, height, width, eps,
+        relu and not written, pool, *tile, **launch_early(x.device),
     )  # fmt: skip
     return dx, g, sums
-
-
-def append_channels(new: Tensor, wide: Tensor, stats: Tensor, start: int, shift: Tensor) -> None:
-    """Copy a map into channels `start`... of a wider one, and its mean and variance into those of stats [2, C].
-
-    `shift` [C of the new ones] is near the mean, which keeps the sums exact.
-    """
-    m, c, blocks, columns = _grid(new, SUM_TILE)
-    partial, ticket = _scratch(new, blocks, columns, SUM_TILE[1])
-    _statistics[blocks, columns](
-        new, wide[:, start:], shift, None, None, partial, ticket, stats[0, start:], stats[1, start:],
-        m, c, wide.shape[1], blocks, 0.0, False, True, *SUM_TILE, ADDED,
-    )  # fmt: skip
-
-
-def apply_to_channels(
-    wide: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, running: tuple[Tensor, Tensor, Tensor],
-    momentum: float, eps: float,
-) -> Tensor:  # fmt: skip
-    """relu(norm) of the first channels of a map, as many as there are weights; the running statistics are updated."""
-    images, ld, height, width = wide.shape
-    shape = (images, len(weight), height, width)
-    y = torch.empty(shape, dtype=wide.dtype, device=wide.device, memory_format=torch.channels_last)
-    m, c, programs, tile = _apply_grid(y)
-    _apply_forward[programs](
-        wide, None, weight, bias, stats, stats[1], y, *running, m, c, ld, height, width, momentum, eps,
-        False, True, False, True, *tile,
-    )  # fmt: skip
-    return y
-
-
-def differentiate_channels(
-    dy: Tensor, wide: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, d_wide: Tensor, eps: float
-) -> Tensor:
-    """[d_weight, d_bias] of `apply_to_channels`; its gradient is added to that of the wide map."""
-    m, c, blocks, columns = _grid(dy, SUM_TILE)
-    partial, ticket = _scratch(dy, blocks, columns, SUM_TILE[1])
-    sums = torch.empty(2, c, dtype=torch.float32, device=dy.device)
-    _, ld, height, width = wide.shape
-    _sum_backward[blocks, columns](
-        dy, None, None, wide, weight, bias, stats, stats[1], partial, ticket, dy, sums,
-        m, c, ld, height, width, blocks, eps, True, False, False, False, *SUM_TILE, ADDED,
-    )  # fmt: skip
-    _, _, programs, tile = _apply_grid(dy)
-    _apply_backward[programs](
-        dy, wide, weight, bias, stats, stats[1], sums, d_wide, m, c, ld, height, width, eps,
-        True, False, True, *tile,
-    )  # fmt: skip
-    return sums
