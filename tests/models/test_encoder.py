@@ -156,7 +156,7 @@ def test_blocks_are_added(blocks, width):
 
 
 @kernels
-@pytest.mark.parametrize(("tokens", "heads", "dim"), [(65, 2, 64), (33, 1, 32), (17, 2, 16), (5, 2, 16), (100, 1, 32)])
+@pytest.mark.parametrize(("tokens", "heads", "dim"), [(65, 2, 64), (5, 2, 16), (100, 1, 32)])
 def test_the_sums_of_the_attention_gradient(tokens, heads, dim):
     from ncollapse.models import fused_attention as source
 

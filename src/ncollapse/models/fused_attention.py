@@ -1,8 +1,8 @@
 """Triton kernels of attention over short sequences: one program holds all tokens of one head of one image.
 
-The whole matrix of scores fits into registers: one pass in each direction, nothing but queries, keys and values kept,
-and no transposed copies. Tokens come in two tiles, since the size of a tile is a power of two: 64 and 16 for 80 tokens.
-A tile and one more token (65 in a ViT on 32 x 32 pixels) have kernels of their own in `fused_class_attention`.
+A ViT on 32 x 32 pixels has 65 tokens, so that the whole matrix of scores fits into registers: one pass in each
+direction, nothing but queries, keys and values kept, and no transposed copies. Tokens come in two tiles, since the size
+of a tile is a power of two: 64 and 16 for 65 tokens.
 
     P = softmax(Q K^T / sqrt(d)), O = P V;   dV = P^T dO, dS = P (dO V^T - rowsum(P dO V^T)), dQ = dS K, dK = dS^T Q
 """
@@ -13,11 +13,6 @@ import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
-
-from ncollapse.models.fused_class_attention import attend_with_last, attend_with_last_backward
-
-TILES = (16, 32, 64)
-"""Tokens a tile."""
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -140,20 +135,12 @@ def _attend_backward(  # type: ignore[no-untyped-def]
 def choose_tiles(tokens: int) -> tuple[int, int]:
     """Two powers of two from 16 on that hold all tokens, their sum as small as possible, the larger one first.
 
-    >>> [choose_tiles(tokens) for tokens in (1, 48, 80, 100, 128)]
+    >>> [choose_tiles(tokens) for tokens in (1, 33, 65, 100, 128)]
     [(16, 16), (32, 16), (64, 16), (64, 64), (64, 64)]
     """
-    fitting = [(first, rest) for first in TILES for rest in TILES if rest <= first and first + rest >= tokens]
+    sizes = (16, 32, 64)
+    fitting = [(first, rest) for first in sizes for rest in sizes if rest <= first and first + rest >= tokens]
     return min(fitting, key=sum)
-
-
-def is_tile_and_one(tokens: int) -> bool:
-    """Whether the kernels for one tile of tokens and one more token know this number.
-
-    >>> [tokens for tokens in range(129) if is_tile_and_one(tokens)]
-    [17, 33, 65]
-    """
-    return tokens - 1 in TILES
 
 
 def compute_attention(qkv: Tensor, heads: int) -> Tensor:
@@ -161,10 +148,7 @@ def compute_attention(qkv: Tensor, heads: int) -> Tensor:
     images, tokens, triple = qkv.shape
     out = qkv.new_empty(images, tokens, triple // 3)
     dim = triple // 3 // heads
-    if is_tile_and_one(tokens):
-        attend_with_last[images, heads](qkv, out, heads, dim**-0.5, tokens - 1, dim)
-    else:
-        _attend[images, heads](qkv, out, tokens, heads, dim**-0.5, *choose_tiles(tokens), dim)
+    _attend[images, heads](qkv, out, tokens, heads, dim**-0.5, *choose_tiles(tokens), dim)
     return out
 
 
@@ -173,14 +157,8 @@ def differentiate_attention(d_out: Tensor, qkv: Tensor, heads: int, sums: Tensor
     images, tokens, triple = qkv.shape
     d_qkv = torch.empty_like(qkv)
     dim = triple // 3 // heads
-    ld_sums = 0 if sums is None else sums.stride(0)
-    if is_tile_and_one(tokens):
-        attend_with_last_backward[images, heads](
-            d_out, qkv, d_qkv, sums, heads, dim**-0.5, ld_sums, sums is not None, tokens - 1, dim
-        )
-    else:
-        _attend_backward[images, heads](
-            d_out, qkv, d_qkv, sums, tokens, heads, dim**-0.5, ld_sums,
-            sums is not None, *choose_tiles(tokens), dim,
-        )  # fmt: skip
+    _attend_backward[images, heads](
+        d_out, qkv, d_qkv, sums, tokens, heads, dim**-0.5, 0 if sums is None else sums.stride(0),
+        sums is not None, *choose_tiles(tokens), dim,
+    )  # fmt: skip
     return d_qkv
