@@ -249,22 +249,6 @@ def test_training_fuses_on_request_alone_and_in_this_thread():
         assert can_fuse(norm, x, rest)
 
 
-def test_kernels_are_launched_early_where_the_gpu_knows_it(monkeypatch):
-    pytest.importorskip("triton")
-    from ncollapse.models.fused_norm import launch_early, tl
-
-    if hasattr(tl.extra.cuda, "gdc_wait"):
-        monkeypatch.setattr(torch.version, "hip", None)
-        early = {"EARLY": True, "launch_pdl": True}
-        for capability, driver, found in (((8, 9), 13000, {}), ((9, 0), 12020, {}), ((9, 0), 12030, early)):
-            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, is_=capability: is_)
-            monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda is_=driver: is_, raising=False)
-            assert launch_early.__wrapped__(torch.device("cuda", 0)) == found
-        monkeypatch.delattr(tl.extra.cuda, "gdc_wait")
-        assert launch_early.__wrapped__(torch.device("cuda", 0)) == {}
-    assert launch_early(torch.device("cpu")) == {}
-
-
 @pytest.mark.parametrize("name", ["resnet32", "wide-resnet50-0.25", "densenet121-small"])
 @pytest.mark.parametrize("training", [True, False])
 def test_networks_are_the_same_with_the_fused_kernels(fused, monkeypatch, name, training):

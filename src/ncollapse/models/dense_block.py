@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PARTS = 6
 """Parameters of a layer: weight and bias of a norm, a convolution, and the same again."""
-GROUP, FORWARD_GROUP = 2, 2
+GROUP, FORWARD_GROUP = 4, 2
 """Layers that share a pass at most, in the backward and in the forward pass: powers of two."""
 
 

@@ -35,10 +35,7 @@ from ncollapse.models.fused_norm import (
     _scratch,
     _statistics,
     _track,
-    await_inputs,
     is_last,
-    launch_early,
-    release_next,
 )
 
 LARGE, LARGE_TILE, SMALL_TILE, SHARED_TILE = 1 << 24, (32, 64), (64, 32), (32, 32)
@@ -72,10 +69,9 @@ def _append(parts, part):  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_norms(  # type: ignore[no-untyped-def]
     y, ld_y, weight, bias, eps, running_mean, running_var, tracked, momentum, x, mean, variance, m, c, ld, low,
-    COUNT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, EARLY: tl.constexpr = False,
+    COUNT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """The first nine arguments are tuples, with one part for each of COUNT layers."""
-    await_inputs(EARLY)
     block, column = tl.program_id(0), tl.program_id(1)
     row = (block * ROWS + tl.arange(0, ROWS))[:, None]
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
@@ -85,7 +81,6 @@ def _apply_norms(  # type: ignore[no-untyped-def]
     spread = tl.load(variance + channel, mask=inside, other=1.0)
     value = tl.load(x + row.to(tl.int64) * ld + channel[None, :], mask=mask, other=0.0).to(tl.float32)
     value -= centre[None, :]
-    release_next(EARLY)
     for i in tl.static_range(COUNT):
         scale = 1.0 / tl.sqrt(spread + eps[i]) * tl.load(weight[i] + channel, mask=inside, other=0.0)
         shift = tl.load(bias[i] + channel, mask=inside, other=0.0)
@@ -103,11 +98,8 @@ def _apply_norms(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _track_known(  # type: ignore[no-untyped-def]
-    running_mean, running_var, tracked, mean, variance, m, c, momentum,
-    CHANNELS: tl.constexpr, EARLY: tl.constexpr = False,
+    running_mean, running_var, tracked, mean, variance, m, c, momentum, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    await_inputs(EARLY)
-    release_next(EARLY)
     column = tl.program_id(0)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -121,10 +113,8 @@ def _add_gradients(  # type: ignore[no-untyped-def]
     dy, ld_dy, weight, bias, eps, sums, x, mean, variance, source, total, coefficients, partial, ticket,
     m, c, ld, blocks, fresh,
     COUNT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr, STAGES: tl.constexpr,
-    EARLY: tl.constexpr = False,
 ):  # fmt: skip
     """The first six arguments are tuples, with one part for each of COUNT layers."""
-    await_inputs(EARLY)
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -153,7 +143,6 @@ def _add_gradients(  # type: ignore[no-untyped-def]
             sum_gx = _append(sum_gx, second[i] + g * value)
         first, second = sum_g, sum_gx
         tl.store(total + at, added.to(total.dtype.element_ty), mask=mask)
-    release_next(EARLY)
     for i in tl.static_range(COUNT):
         mine = partial + ((column * COUNT + i) * blocks + block) * 2 * CHANNELS + tl.arange(0, CHANNELS)
         tl.store(mine, tl.sum(first[i], 0))
@@ -177,9 +166,8 @@ def _add_gradients(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _copy_gradient(  # type: ignore[no-untyped-def]
     total, x, mean, coefficients, dx, m, c, ld,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr, EARLY: tl.constexpr = False,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    await_inputs(EARLY)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -190,7 +178,6 @@ def _copy_gradient(  # type: ignore[no-untyped-def]
     at = row.to(tl.int64) * ld + channel[None, :]
     value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]
     grad = tl.load(total + at, mask=mask, other=0.0).to(tl.float32) - offset[None, :] - value * slope[None, :]
-    release_next(EARLY)
     tl.store(dx + row.to(tl.int64) * c + channel[None, :], grad.to(dx.dtype.element_ty), mask=mask)
 
 
@@ -217,7 +204,7 @@ def append_channels(new: Tensor, wide: Tensor, stats: Tensor, start: int) -> Non
     _statistics[blocks, columns](
         new, wide[:, start:], new, None, None, partial, ticket, stats[0, start:], stats[1, start:],
         m, c, wide.shape[1], blocks, 0.0, False, True, *SUM_TILE,
-        _added(blocks, SUM_TILE[1]), STATISTICS_STAGES, **launch_early(new.device),
+        _added(blocks, SUM_TILE[1]), STATISTICS_STAGES,
     )  # fmt: skip
 
 
@@ -237,7 +224,6 @@ def apply_norms(
         tuple(norm.running_var[low:] for norm in norms), tuple(norm.num_batches_tracked for norm in norms),
         tuple(norm.momentum for norm in norms),
         x, stats[0, low:], stats[1, low:], m, c, wide.shape[1], low, len(norms), *tile,
-        **launch_early(x.device),
     )  # fmt: skip
 
 
@@ -246,7 +232,6 @@ def track_statistics(norm: Any, stats: Tensor, m: int) -> None:
     c = stats.shape[1]
     _track_known[(triton.cdiv(c, WIDEST),)](
         norm.running_mean, norm.running_var, norm.num_batches_tracked, stats, stats[1], m, c, norm.momentum, WIDEST,
-        **launch_early(stats.device),
     )  # fmt: skip
 
 
@@ -269,7 +254,7 @@ def add_gradients(
         tuple(layer.eps for layer in layers), tuple(layer.sums[:, low:] for layer in layers),
         x, stats[0, low:], stats[1, low:], source[:, low:], total[:, low:], coefficients[:, low:], partial, ticket,
         m, c, wide.shape[1], blocks, int(source is not total), len(layers), *tile, _added(blocks, tile[1]),
-        ADD_STAGES, num_warps=ADD_WARPS, **launch_early(x.device),
+        ADD_STAGES, num_warps=ADD_WARPS,
     )  # fmt: skip
 
 
@@ -280,6 +265,5 @@ def copy_gradient(total: Tensor, wide: Tensor, stats: Tensor, coefficients: Tens
     m, c, programs, tile = _point_grid(x)
     _copy_gradient[programs](
         total[:, low:], x, stats[0, low:], coefficients[:, low:], dx, m, c, wide.shape[1], *tile,
-        **launch_early(x.device),
     )  # fmt: skip
     return dx

@@ -12,31 +12,28 @@ the bits of y > 0, one byte for eight channels, and the backward pass reads thes
 Sums are float32, by blocks of rows. The last block to end adds the blocks up in a fixed order, so that the result is
 deterministic. The first pass goes through the map from its end and the second one from its start: what was touched last
 is still in the cache.
-
-With EARLY a kernel's programs may be launched while the kernel before it on the stream still ends; they wait for it
-before they read anything. This is CUDA's programmatic dependent launch, which GPUs have from compute capability 9.0 on.
 """
 
 from __future__ import annotations
-
-from functools import cache
 
 import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-SUM_TILE, APPLY_TILE = (128, 32), (32, 128)
+SUM_TILE, APPLY_TILE = (64, 32), (32, 128)
 """Rows and channels of a program at a time: in the sums, and in the second passes."""
 LARGE, LARGE_TILE, SMALL_TILE = 1 << 24, (32, 64), (64, 32)
 """The same in the sums that write g too: for maps of so many values, and for smaller ones."""
 ADDED, PROGRAMS = 32, 528
-"""Blocks of sums that are added at a time, and programs that sum side by side at most, four for each multiprocessor.
+"""Blocks of sums that are added at a time, and programs that sum side by side at most, four for each multiprocessor."""
+STATISTICS_STAGES, BACKWARD_STAGES = 4, 3
+"""How many tiles a program that sums has under way, forward and backward: while it adds one up, those after it are
+copied into shared memory. Four programs must fit into a multiprocessor's registers, so that tiles are this small."""
+REGISTERS: int | None = None
+"""Registers that a thread of the sums may use; None leaves it to the compiler.
 
-All of these are the fastest of those tried on an H200, on the maps of ResNet18 and ResNet50."""
-STATISTICS_STAGES, BACKWARD_STAGES = 1, 1
-"""How many tiles a program that sums has under way: while it adds one up, those after it are copied. Four programs must
-fit into a multiprocessor's registers: with several stages the tiles of the sums are (64, 32) at most."""
+All of these are the fastest of those tried on an H200, in whole steps of ResNet18 and ResNet50."""
 
 _tickets: dict[tuple[torch.device, int], Tensor] = {}
 
@@ -46,20 +43,6 @@ def is_last(ticket, blocks):  # type: ignore[no-untyped-def]
     """Whether this program is the last of `blocks` to come here; what the others stored before is then visible."""
     tl.debug_barrier()  # every thread of this program has stored its part
     return tl.atomic_add(ticket, 1, sem="acq_rel") == blocks - 1
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def await_inputs(EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Wait for the kernel before this one, where this one was launched early."""
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def release_next(EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Let the next kernel's programs be launched, as soon as all programs of this one have come here or ended."""
-    if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -99,10 +82,9 @@ def _pooled(row, height, width):  # type: ignore[no-untyped-def]
 def _statistics(  # type: ignore[no-untyped-def]
     x, copy, running_mean, running_var, tracked, partial, ticket, mean, variance, m, c, ld_copy, blocks, momentum,
     TRACK: tl.constexpr, COPY: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
-    STAGES: tl.constexpr = 1, EARLY: tl.constexpr = False,
+    STAGES: tl.constexpr = 1,
 ):  # fmt: skip
     """Without TRACK `running_mean` may be any numbers near the means, which keep the sums exact."""
-    await_inputs(EARLY)
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -120,7 +102,6 @@ def _statistics(  # type: ignore[no-untyped-def]
         value = tl.where(mask, value.to(tl.float32) - r[None, :], 0.0)
         first += value
         second += value * value
-    release_next(EARLY)
     mine = partial + (column * blocks + block) * 2 * CHANNELS + tl.arange(0, CHANNELS)
     tl.store(mine, tl.sum(first, 0))
     tl.store(mine + CHANNELS, tl.sum(second, 0))
@@ -172,19 +153,20 @@ def _load_bytes(bits, row, m, c, column, CHANNELS: tl.constexpr):  # type: ignor
 def _apply_forward(  # type: ignore[no-untyped-def]
     x, residual, weight, bias, mean, variance, y, m, c, height, width, eps,
     HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr, bits=None, EARLY: tl.constexpr = False,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, bits=None,
 ):  # fmt: skip
     """With POOL the rows are those of the means, `height` and `width` those of x. `bits` takes those of y > 0."""
-    await_inputs(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
     mask = (row < m)[:, None] & inside[None, :]
+    at = row[:, None].to(tl.int64) * c + channel[None, :]
+    if HAS_RESIDUAL:  # before the parameters: exchanging those between threads would hold this load up
+        rest = tl.load(residual + at, mask=mask, other=0.0)
     invstd = 1.0 / tl.sqrt(tl.load(variance + channel, mask=inside, other=1.0) + eps)
     scale = invstd * tl.load(weight + channel, mask=inside, other=0.0)
     centre = tl.load(mean + channel, mask=inside, other=0.0)
     shift = tl.load(bias + channel, mask=inside, other=0.0)
-    at = row[:, None].to(tl.int64) * c + channel[None, :]
     if POOL:
         half = width // 2
         first = (row // half * 2) * width + row % half * 2  # two rows of pixels for each row of means
@@ -198,10 +180,9 @@ def _apply_forward(  # type: ignore[no-untyped-def]
         value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
         value = (value - centre[None, :]) * scale[None, :] + shift[None, :]
         if HAS_RESIDUAL:
-            value += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
+            value += rest.to(tl.float32)
         if RELU:
             value = tl.where(value < 0.0, 0.0, value)
-    release_next(EARLY)
     rounded = value.to(y.dtype.element_ty)
     tl.store(y + at, rounded, mask=mask)
     if bits is not None:
@@ -224,10 +205,9 @@ def _sum_backward(  # type: ignore[no-untyped-def]
     m, c, height, width, blocks, eps,
     RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_SECOND: tl.constexpr, POOL: tl.constexpr,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr, BITS: tl.constexpr = False,
-    STAGES: tl.constexpr = 1, EARLY: tl.constexpr = False,
+    STAGES: tl.constexpr = 1,
 ):  # fmt: skip
     """`positive` is y, or with BITS the bits of y > 0."""
-    await_inputs(EARLY)
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -263,7 +243,6 @@ def _sum_backward(  # type: ignore[no-untyped-def]
             g = rounded.to(tl.float32)  # the sums are those of what the second pass reads
         first += g
         second += g * value
-    release_next(EARLY)
     mine = partial + (column * blocks + block) * 2 * CHANNELS + tl.arange(0, CHANNELS)
     tl.store(mine, tl.sum(first, 0))
     tl.store(mine + CHANNELS, tl.sum(second, 0))
@@ -278,9 +257,7 @@ def _sum_backward(  # type: ignore[no-untyped-def]
 def _apply_backward(  # type: ignore[no-untyped-def]
     dy, x, weight, bias, mean, variance, sums, dx, m, c, height, width, eps,
     RELU: tl.constexpr, POOL: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
-    EARLY: tl.constexpr = False,
 ):  # fmt: skip
-    await_inputs(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -297,19 +274,7 @@ def _apply_backward(  # type: ignore[no-untyped-def]
         shift = tl.load(bias + channel, mask=inside, other=0.0)
         g = tl.where(value * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
     grad = scale[None, :] * (g - mean_g[None, :] - value * (invstd * mean_gx)[None, :])
-    release_next(EARLY)
     tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=mask)
-
-
-@cache
-def launch_early(device: torch.device) -> dict[str, bool]:
-    """Options of a launch: EARLY for the kernel and its counterpart for the launcher, where GPU, driver and Triton know
-    it; CUDA graphs know it since CUDA 12.3."""
-    knows = device.type == "cuda" and torch.version.hip is None and hasattr(tl.extra.cuda, "gdc_wait")
-    driver = getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)()
-    if not knows or driver < 12030 or torch.cuda.get_device_capability(device) < (9, 0):
-        return {}
-    return {"EARLY": True, "launch_pdl": True}
 
 
 def _grid(x: Tensor, tile: tuple[int, int], programs: int | None = None) -> tuple[int, int, int, int]:
@@ -354,8 +319,7 @@ def compute_statistics(
     stats = torch.empty(2, c, dtype=torch.float32, device=x.device)
     _statistics[blocks, columns](
         x, None, running_mean, running_var, tracked, partial, ticket, stats, stats[1],
-        m, c, 0, blocks, momentum, True, False, *SUM_TILE, ADDED, STATISTICS_STAGES,
-        **launch_early(x.device),
+        m, c, 0, blocks, momentum, True, False, *SUM_TILE, ADDED, STATISTICS_STAGES, maxnreg=REGISTERS,
     )  # fmt: skip
     return stats
 
@@ -378,7 +342,7 @@ def apply_norm(
     m, _, programs, tile = _apply_grid(y)
     _apply_forward[programs](
         x, residual, weight, bias, mean, variance, y, m, c, height, width, eps,
-        residual is not None, relu, pool, *tile, **launch_early(x.device),
+        residual is not None, relu, pool, *tile,
     )  # fmt: skip
     return y
 
@@ -392,7 +356,7 @@ def apply_norm_bits(
     bits = torch.empty(m, c // 8, dtype=torch.uint8, device=x.device)
     _apply_forward[programs](
         x, residual, weight, bias, mean, variance, y, m, c, 0, 0, eps,
-        True, True, False, *tile, bits, **launch_early(x.device),
+        True, True, False, *tile, bits,
     )  # fmt: skip
     return y, bits
 
@@ -426,11 +390,11 @@ def differentiate_norm(
         dy, dy_second, positive, x, weight, bias, stats, stats[1], partial, ticket, g, sums,
         m, c, height, width, blocks, eps,
         relu, positive is not None, dy_second is not None, pool, *tile, ADDED, bits, BACKWARD_STAGES,
-        **launch_early(x.device),
+        maxnreg=REGISTERS,
     )  # fmt: skip
     _, _, programs, tile = _apply_grid(x)
     _apply_backward[programs](
         g if written else dy, x, weight, bias, stats, stats[1], sums, dx, m, c, height, width, eps,
-        relu and not written, pool, *tile, **launch_early(x.device),
+        relu and not written, pool, *tile,
     )  # fmt: skip
     return dx, g, sums

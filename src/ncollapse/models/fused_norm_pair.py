@@ -17,17 +17,15 @@ from torch import Tensor
 from ncollapse.models.fused_norm import (
     ADDED,
     BACKWARD_STAGES,
+    REGISTERS,
     _apply_grid,
     _grid,
     _load_bytes,
     _locate_bytes,
     _pack,
     _unpack,
-    await_inputs,
     find_tickets,
     is_last,
-    launch_early,
-    release_next,
 )
 
 SUM_TILE = (16, 64)
@@ -62,9 +60,8 @@ def _add_up_three(partial, blocks, CHANNELS: tl.constexpr, ADDED: tl.constexpr):
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_forward_pair(  # type: ignore[no-untyped-def]
     x, x_other, weight, bias, stats, weight_other, bias_other, stats_other, y, bits, m, c, eps, eps_other,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr, EARLY: tl.constexpr = False,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    await_inputs(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -78,7 +75,6 @@ def _apply_forward_pair(  # type: ignore[no-untyped-def]
     value = (value - mean[None, :]) * scale[None, :] + (other - mean_other[None, :]) * scale_other[None, :]
     value += shift[None, :]
     value = tl.where(value < 0.0, 0.0, value)  # not a maximum, which would lose NaN
-    release_next(EARLY)
     rounded = value.to(y.dtype.element_ty)
     tl.store(y + at, rounded, mask=mask)
     place, within = _locate_bytes(row, m, c, tl.program_id(1), CHANNELS)
@@ -90,10 +86,8 @@ def _sum_backward_pair(  # type: ignore[no-untyped-def]
     dy, dy_second, bits, x, x_other, weight, stats, weight_other, stats_other, partial, ticket, g_out, sums,
     m, c, blocks, eps, eps_other,
     HAS_SECOND: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr, STAGES: tl.constexpr,
-    EARLY: tl.constexpr = False,
 ):  # fmt: skip
     """`sums` are the gradients of weight, bias, and the other weight and bias [4, C]."""
-    await_inputs(EARLY)
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -121,7 +115,6 @@ def _sum_backward_pair(  # type: ignore[no-untyped-def]
         first += g
         second += g * value
         third += g * other
-    release_next(EARLY)
     mine = partial + (column * blocks + block) * 3 * CHANNELS + tl.arange(0, CHANNELS)
     tl.store(mine, tl.sum(first, 0))
     tl.store(mine + CHANNELS, tl.sum(second, 0))
@@ -138,10 +131,9 @@ def _sum_backward_pair(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_backward_pair(  # type: ignore[no-untyped-def]
     g_in, x, x_other, weight, stats, weight_other, stats_other, sums, dx, dx_other, m, c, eps, eps_other,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr, EARLY: tl.constexpr = False,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """`g_in` and `dx_other` may be the same map."""
-    await_inputs(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
@@ -156,7 +148,6 @@ def _apply_backward_pair(  # type: ignore[no-untyped-def]
     slope_other = invstd_other * tl.load(sums + 2 * c + channel, mask=inside, other=0.0) / m
     g -= (tl.load(sums + c + channel, mask=inside, other=0.0) / m)[None, :]
     grad = scale[None, :] * (g - (value - mean[None, :]) * slope[None, :])
-    release_next(EARLY)
     tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=mask)
     grad = scale_other[None, :] * (g - (other - mean_other[None, :]) * slope_other[None, :])
     tl.store(dx_other + at, grad.to(dx_other.dtype.element_ty), mask=mask)
@@ -180,7 +171,6 @@ def apply_pair(
     bits = torch.empty(m, c // 8, dtype=torch.uint8, device=x.device)
     _apply_forward_pair[programs](
         x, x_other, weight, bias, stats, weight_other, bias_other, stats_other, y, bits, m, c, eps, eps_other, *tile,
-        **launch_early(x.device),
     )  # fmt: skip
     return y, bits
 
@@ -206,11 +196,11 @@ def differentiate_pair(
     _sum_backward_pair[blocks, columns](
         dy, dy_second, bits, x, x_other, weight, stats, weight_other, stats_other,
         partial, find_tickets(x, columns), dx_other, sums, m, c, blocks, eps, eps_other,
-        dy_second is not None, *SUM_TILE, ADDED, BACKWARD_STAGES, **launch_early(x.device),
+        dy_second is not None, *SUM_TILE, ADDED, BACKWARD_STAGES, maxnreg=REGISTERS,
     )  # fmt: skip
     _, _, programs, tile = _apply_grid(x)
     _apply_backward_pair[programs](
         dx_other, x, x_other, weight, stats, weight_other, stats_other, sums, dx, dx_other,
-        m, c, eps, eps_other, *tile, **launch_early(x.device),
+        m, c, eps, eps_other, *tile,
     )  # fmt: skip
     return dx, dx_other, sums
