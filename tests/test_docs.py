@@ -113,6 +113,22 @@ def test_updates_are_told_as_measured():
         assert f"{name} {row['ours']['ms']:.2f} instead of {row['torch-update']['ms']:.2f}" in text
 
 
+def test_choices_and_max_autotune_are_told_as_measured():
+    choices = json.loads((ROOT / "results/benchmarks/choices-h200.json").read_text())["networks"]
+    least = {name: min(row["ms"] for rows in lists for row in rows) for name, lists in choices.items()}
+    text = " ".join((ROOT / "docs/recipes.md").read_text().split())
+    assert f"ResNet18 took {least['resnet18']:.2f} ms and ViT-small {least['vit-small']:.2f}" in text
+    first, second = choices["resnet50"][0], choices["densenet121"][1]
+    assert f"sums ({first[0]['ms']:.2f} to {first[-1]['ms']:.2f}, in one process)" in text
+    assert f"under way ({second[0]['ms']:.2f} to {second[1]['ms']:.2f})" in text
+    record = json.loads((ROOT / "results/benchmarks/networks-h200.json").read_text())["networks"]
+    resnet, vit = (record[name]["compiled"] for name in ("resnet18", "vit-small"))
+    assert resnet["mode"] == vit["mode"] == "max-autotune"
+    beside = "ours_in_this_process_ms"
+    assert f"ResNet18 {resnet['ms']:.2f} ms beside {resnet[beside]:.2f} of ours" in text
+    assert f"ViT-small {vit['ms']:.2f} beside {vit[beside]:.2f}" in text
+
+
 def test_kernels_that_were_tried_are_told_as_measured():
     record = json.loads((ROOT / "results/benchmarks/tried-h200.json").read_text())
     inside, small = (record[key] for key in record if "norm" in key)

@@ -176,10 +176,12 @@ def test_the_estimate_follows_the_measured_rate():
 
 def test_steps_are_those_that_were_measured():
     networks = read_json("benchmarks", "networks-h200.json")["networks"]
-    for name, row in networks.items():
-        assert estimate_step(name) == pytest.approx(row["ours"]["ms"], rel=0.02), name
+    for name in set(networks) - {"wide-resnet50-2"}:
+        assert estimate_step(name) == pytest.approx(networks[name]["ours"]["ms"], rel=0.02), name
     assert set(STEP_MS) - set(networks) == {"densenet121-small"}
-    assert estimate_step("wide-resnet50-0.25") == pytest.approx(5.0, rel=0.02)
+    older = networks["wide-resnet50-2"]["ours"]["ms"], 5.0  # beside 6.17 of resnet50, with the kernels of that time
+    for name, ms in zip(("wide-resnet50-2", "wide-resnet50-0.25"), older, strict=True):
+        assert estimate_step(name) / STEP_MS["resnet50"] == pytest.approx(ms / 6.17, rel=0.02)
     assert estimate_step("resnet34") == pytest.approx(1.91 * 1.16 / 0.56)
 
 

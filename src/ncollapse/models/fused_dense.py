@@ -41,9 +41,9 @@ from ncollapse.models.fused_norm import (
 LARGE, LARGE_TILE, SMALL_TILE, SHARED_TILE = 1 << 24, (32, 64), (64, 32), (32, 32)
 """Rows and channels that a program adds at a time: for maps of so many values, for smaller ones, and for several layers
 at once, whose sums need more registers."""
-ADD_PROGRAMS, ADD_WARPS, ADD_STAGES = 528, 4, 1
+ADD_PROGRAMS, ADD_WARPS, ADD_STAGES = 528, 4, 3
 """Programs that add side by side at most, half as many for more than two layers. Warps of each. Tiles that a program
-has under way: with more than one, those after the current tile are copied into shared memory meanwhile."""
+has under way: while it adds one, those after it are copied into shared memory."""
 NARROW, NARROW_VALUES = 64, 4096
 """From so many blocks of sums on, which only maps with few channels have, so many sums are added at a time."""
 POINTS, WIDEST = 4096, 128

@@ -29,9 +29,7 @@ ADDED, PROGRAMS = 32, 528
 """Blocks of sums that are added at a time, and programs that sum side by side at most, four for each multiprocessor."""
 STATISTICS_STAGES, BACKWARD_STAGES = 4, 3
 """How many tiles a program that sums has under way, forward and backward: while it adds one up, those after it are
-copied into shared memory. Four programs must fit into a multiprocessor's registers, so that tiles are this small."""
-REGISTERS: int | None = None
-"""Registers that a thread of the sums may use; None leaves it to the compiler.
+copied into shared memory. Four programs must fit into a multiprocessor's registers, so that tiles are this small.
 
 All of these are the fastest of those tried on an H200, in whole steps of ResNet18 and ResNet50."""
 
@@ -319,7 +317,7 @@ def compute_statistics(
     stats = torch.empty(2, c, dtype=torch.float32, device=x.device)
     _statistics[blocks, columns](
         x, None, running_mean, running_var, tracked, partial, ticket, stats, stats[1],
-        m, c, 0, blocks, momentum, True, False, *SUM_TILE, ADDED, STATISTICS_STAGES, maxnreg=REGISTERS,
+        m, c, 0, blocks, momentum, True, False, *SUM_TILE, ADDED, STATISTICS_STAGES,
     )  # fmt: skip
     return stats
 
@@ -390,7 +388,6 @@ def differentiate_norm(
         dy, dy_second, positive, x, weight, bias, stats, stats[1], partial, ticket, g, sums,
         m, c, height, width, blocks, eps,
         relu, positive is not None, dy_second is not None, pool, *tile, ADDED, bits, BACKWARD_STAGES,
-        maxnreg=REGISTERS,
     )  # fmt: skip
     _, _, programs, tile = _apply_grid(x)
     _apply_backward[programs](

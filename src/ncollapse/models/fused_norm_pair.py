@@ -17,7 +17,6 @@ from torch import Tensor
 from ncollapse.models.fused_norm import (
     ADDED,
     BACKWARD_STAGES,
-    REGISTERS,
     _apply_grid,
     _grid,
     _load_bytes,
@@ -196,7 +195,7 @@ def differentiate_pair(
     _sum_backward_pair[blocks, columns](
         dy, dy_second, bits, x, x_other, weight, stats, weight_other, stats_other,
         partial, find_tickets(x, columns), dx_other, sums, m, c, blocks, eps, eps_other,
-        dy_second is not None, *SUM_TILE, ADDED, BACKWARD_STAGES, maxnreg=REGISTERS,
+        dy_second is not None, *SUM_TILE, ADDED, BACKWARD_STAGES,
     )  # fmt: skip
     _, _, programs, tile = _apply_grid(x)
     _apply_backward_pair[programs](

@@ -27,12 +27,10 @@ ROWS = 4
 """Rows of a program of the norm's derivative at a time, one for each of its warps. In the norm it is one row."""
 BLOCK, TILE = 2048, (32, 64)
 """Values of a program of the GELU; rows and columns of one of its derivative at a time."""
-BLOCKS, GELU_BLOCKS = 264, 44
+BLOCKS, GELU_BLOCKS = 396, 44
 """Blocks of rows that are summed side by side at most, in the norm's derivative and in the GELU's.
 
 They and the tiles are the fastest of those tried on an H200, on the maps of vit-small."""
-STAGES = 1
-"""How many tiles a program that sums has under way: while it adds one up, those after it are copied."""
 ADDED, COLUMNS = 32, 128
 """Blocks that are added at a time, or images, and columns of a program that adds."""
 
@@ -95,7 +93,6 @@ def _add_norm(  # type: ignore[no-untyped-def]
 def _add_norm_backward(  # type: ignore[no-untyped-def]
     dh, d_total, x, weight, dx, dy, partial, rows, every, ld_partial, blocks, eps,
     RESIDUAL: tl.constexpr, ADD: tl.constexpr, EVERY: tl.constexpr, PART: tl.constexpr, ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
 ):  # fmt: skip
     """With EVERY only each `every`-th row of x' has been used by more than the norm: d_total has those rows."""
     block = tl.program_id(0)
@@ -105,7 +102,7 @@ def _add_norm_backward(  # type: ignore[no-untyped-def]
     dw_a, dw_b, dw_c = zero, zero, zero
     db_a, db_b, db_c = zero, zero, zero
     dx_a, dx_b, dx_c = zero, zero, zero
-    for tile in tl.range(block, tl.cdiv(rows, ROWS), blocks, num_stages=STAGES):
+    for tile in range(block, tl.cdiv(rows, ROWS), blocks):
         row = tile * ROWS + tl.arange(0, ROWS)[:, None]
         mask = row < rows
         at = row.to(tl.int64) * (3 * PART) + column
@@ -182,12 +179,12 @@ def _gelu(u, g, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _gelu_backward(  # type: ignore[no-untyped-def]
     dg, u, du, partial, rows, width, ld_partial, blocks,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(1)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     sums = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for tile in tl.range(block, tl.cdiv(rows, ROWS), blocks, num_stages=STAGES):
+    for tile in range(block, tl.cdiv(rows, ROWS), blocks):
         row = tile * ROWS + tl.arange(0, ROWS)[:, None]
         mask = (row < rows) & (column < width)[None, :]
         at = row.to(tl.int64) * width + column[None, :]
@@ -302,7 +299,7 @@ def differentiate_add_norm(
         dy = dh if d_total is not None and dh.dtype == dtype else torch.empty(rows, width, dtype=dtype, device=x.device)
     _add_norm_backward[(len(partial),)](
         dh, d_total, x, weight, dx, dy, partial, rows, every, partial.stride(0), len(partial), eps,
-        d_total is not None, dtype is not None, every > 1, width // 3, ROWS, STAGES, num_warps=ROWS,
+        d_total is not None, dtype is not None, every > 1, width // 3, ROWS, num_warps=ROWS,
     )  # fmt: skip
     return dx, dy
 
@@ -319,7 +316,7 @@ def differentiate_gelu(dg: Tensor, u: Tensor, partial: Tensor) -> Tensor:
     rows, width = u.shape
     columns = triton.cdiv(width, TILE[1])
     _gelu_backward[columns, len(partial)](
-        dg, u, dg, partial, rows, width, partial.stride(0), len(partial), *TILE, STAGES
+        dg, u, dg, partial, rows, width, partial.stride(0), len(partial), *TILE
     )  # fmt: skip
     return dg
 
@@ -328,7 +325,7 @@ def count_blocks(rows: int) -> tuple[int, int]:
     """Blocks of rows for the sums over them, in the norm's derivative and in the GELU's.
 
     >>> count_blocks(8320), count_blocks(20)
-    ((264, 44), (5, 1))
+    ((396, 44), (5, 1))
     """
     return min(BLOCKS, -(-rows // ROWS)), min(GELU_BLOCKS, -(-rows // TILE[0]))
 

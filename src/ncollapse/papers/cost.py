@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 STEP_MS = {
     "resnet18": 1.91,
-    "resnet50": 6.17,
-    "densenet121": 8.54,
+    "resnet50": 5.69,
+    "densenet121": 7.78,
     "densenet121-small": 3.97,
     "vit-small": 4.58,
 }
@@ -43,8 +43,9 @@ PACKED = 0.96
 def scale_of_width(name: str, factor: float) -> float:
     """How many times as long a step takes if the inner channels of a ResNet's blocks are so many times as many.
 
-    A bottleneck's outer channels, whose norms take most of the time, stay as they are: by the measured steps of width
-    0.25 (5.0 ms, run e4e30b9a7290), 1 and 2 (9.07 ms). Nearly all of a basic block grows with its width.
+    A bottleneck's outer channels, whose norms take most of the time, stay as they are: by steps of width 0.25 (5.0 ms,
+    run e4e30b9a7290), 1 (6.17) and 2 (9.07), all with the kernels of one version. Nearly all of a basic block grows
+    with its width.
 
     >>> round(scale_of_width("resnet50", 1.0), 2), scale_of_width("resnet18", 2.0)
     (1.0, 2.0)
