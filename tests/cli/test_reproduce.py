@@ -255,6 +255,17 @@ def test_a_paper_lists_its_entries(tmp_path, capsys):
     assert found == [*(f"imbalanced-relu/figure-{i}" for i in (1, 2, 3)), "bce-vs-ce/vit"]
 
 
+def test_the_list_counts_the_runs_that_fit_the_filters(tmp_path, capsys):
+    assert call("bce-vs-ce", "--list", "--json", "--only", "model=resnet50", "loss=ce", "--out", tmp_path) == 0
+    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["experiments"]}
+    assert "bce-vs-ce/vit" not in rows
+    assert "bce-vs-ce/table-9" not in rows, "of resnet18 alone"
+    whole = [point for point in CATALOGUE["bce-vs-ce/table-7"].grid() if point.keys["model"] == "resnet50"]
+    assert rows["bce-vs-ce/table-7"]["runs"] == sum(point.keys["loss"] == "ce" for point in whole) > 0
+    assert call("--list", "--only", "model=nope") == 2
+    assert "only: expected filters that a listed run fits, got model=nope" in capsys.readouterr().err
+
+
 def test_the_plan_says_that_failed_runs_wait_for_retry(tmp_path, capsys):
     recipe = CATALOGUE["mse-landscape/figure-7"].grid()[0].recipe
     folder = tmp_path / recipe.run_id

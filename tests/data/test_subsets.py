@@ -55,6 +55,21 @@ def test_long_tail_and_step_of_real_data(digits):
     assert samples_per_class(digits, 12).counts() == (12,) * 10
 
 
+def test_without_a_seed_the_first_samples_of_each_class_are_kept(digits):
+    kept = long_tail(digits, 10, seed=None)
+    assert kept.counts() == long_tail(digits, 10, seed=0).counts()
+    seen = dict.fromkeys(range(10), 0)
+    wanted = []
+    for place, label in enumerate(digits.labels.tolist()):
+        seen[label] += 1
+        if seen[label] <= kept.counts()[label]:
+            wanted.append(place)
+    assert torch.equal(kept.images, digits.images[wanted])
+    assert torch.equal(kept.labels, digits.labels[wanted])
+    assert not torch.equal(long_tail(digits, 10, seed=0).images, kept.images)
+    assert kept.record[-1]["seed"] is None
+
+
 def test_validation_is_stratified_and_disjoint(digits):
     rest, held = validation_split(digits, 0.1, seed=1)
     assert held.split == "validation"

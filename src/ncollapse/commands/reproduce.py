@@ -33,7 +33,8 @@ class Args:
     (bce-vs-ce/table-9:loss=bce:bias_init=0,10), and epochs of its own, which replace those of --epochs
     (bce-vs-ce/table-11@40:loss=ce); @40/5 measures every 5 epochs, @/5 in runs of full length."""
     list: bool = False
-    """List every experiment (or those given, or those of the papers given) with what it needs and its state."""
+    """List every experiment (or those given, or those of the papers given) with what it needs and its state; with
+    --only its runs that fit."""
     only: tuple[str, ...] = ()
     """Filters KEY=VALUE, such as model=resnet18 optimizer=adamw; all must hold, commas are alternatives."""
     out: Path = Path("runs")
@@ -210,15 +211,19 @@ def print_states(records: list[RunRecord]) -> None:
 
 
 def print_list(args: Args) -> int:
-    """Every id with its runs, its data, its estimated GPU minutes and its state."""
+    """Every id with its runs, its data, its estimated GPU minutes and its state; with --only of the runs that fit."""
     from ncollapse.console import print_json
     from ncollapse.papers.archive import find_records
     from ncollapse.papers.catalogue import CATALOGUE, get_experiment, list_entries, list_ids
     from ncollapse.papers.cost import PACKED
+    from ncollapse.papers.experiment import parse_only
 
     words = [word.partition(":")[0].partition("@")[0] for word in args.experiments]
     names = dict.fromkeys(name for word in words for name in list_ids(word) or [word])
-    rows = list_entries(map(get_experiment, names or CATALOGUE), find_records(args.out), args.data_root)
+    only = parse_only(args.only)
+    rows = list_entries(map(get_experiment, names or CATALOGUE), find_records(args.out), args.data_root, only)
+    if not rows:
+        raise ValueError(f"only: expected filters that a listed run fits, got {' '.join(args.only)}")
     if args.json:
         print_json({"experiments": rows})
         return 0

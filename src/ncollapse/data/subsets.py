@@ -1,6 +1,7 @@
 """Seeded subsets. Each returns a new data set whose `record` says how it was drawn.
 
-A class's samples are drawn without replacement; the kept samples stay in their old order.
+A class's samples are drawn without replacement; the kept samples stay in their old order. With seed None a subset by
+class keeps the first samples of each class instead.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from torch import Generator
 
 from ncollapse.data.dataset import Dataset
 from ncollapse.data.folders import FolderDataset
-from ncollapse.data.splits import shuffle_classes, split_stratified
+from ncollapse.data.splits import list_classes, split_stratified
 
 Data = TypeVar("Data", Dataset, FolderDataset)
 
 
-def per_class_counts(dataset: Data, counts: Sequence[int], seed: int = 0) -> Data:
+def per_class_counts(dataset: Data, counts: Sequence[int], seed: int | None = 0) -> Data:
     """Keep counts[k] samples of class k, as [100, 100, 200, 200, ..., 500, 500] in the imbalanced ReLU study.
+
+    seed: of the draw; None keeps the first samples of each class.
 
     >>> from ncollapse.data import load
     >>> per_class_counts(load("digits"), [10, 20, 30] + [40] * 7).counts()
@@ -34,11 +37,11 @@ def per_class_counts(dataset: Data, counts: Sequence[int], seed: int = 0) -> Dat
             raise ValueError(
                 f"counts[{label}]: expected a value in 0..{have} (samples of {dataset.classes[label]!r}), got {want}"
             )
-    kept = [rows[:want] for rows, want in zip(shuffle_classes(dataset.labels, dataset.num_classes, seed), wanted)]
+    kept = [rows[:want] for rows, want in zip(list_classes(dataset.labels, dataset.num_classes, seed), wanted)]
     return dataset.select(torch.cat(kept).sort().values, draw="per_class_counts", counts=wanted, seed=seed)
 
 
-def samples_per_class(dataset: Data, count: int, seed: int = 0) -> Data:
+def samples_per_class(dataset: Data, count: int, seed: int | None = 0) -> Data:
     """Keep the same number of samples of every class."""
     return per_class_counts(dataset, [count] * dataset.num_classes, seed)
 
@@ -56,7 +59,7 @@ def step_counts(num_classes: int, most: int, ratio: float, minority_fraction: fl
     return (most,) * (num_classes - minority) + (int(most / ratio),) * minority
 
 
-def step_imbalance(dataset: Data, ratio: float, minority_fraction: float = 0.5, seed: int = 0) -> Data:
+def step_imbalance(dataset: Data, ratio: float, minority_fraction: float = 0.5, seed: int | None = 0) -> Data:
     """Keep the smallest class's number of samples in the first classes, and that number / ratio in the last ones."""
     counts = step_counts(dataset.num_classes, min(dataset.counts()), ratio, minority_fraction)
     return per_class_counts(dataset, counts, seed)
@@ -72,7 +75,7 @@ def long_tail_counts(num_classes: int, most: int, factor: float) -> tuple[int, .
     return tuple(int(most * (1 / factor) ** (k / max(1, num_classes - 1))) for k in range(num_classes))
 
 
-def long_tail(dataset: Data, factor: float, seed: int = 0) -> Data:
+def long_tail(dataset: Data, factor: float, seed: int | None = 0) -> Data:
     """Keep exponentially fewer samples from the first class to the last, which has 1/factor of the first's."""
     return per_class_counts(dataset, long_tail_counts(dataset.num_classes, min(dataset.counts()), factor), seed)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ncollapse.papers import all_losses, bce_vs_ce, bce_vs_ce_early, bias_init, imbalanced_relu, mse_landscape
 from ncollapse.papers.cost import estimate_minutes
 from ncollapse.papers.coverage import measure_coverage
-from ncollapse.papers.experiment import Experiment, Point
+from ncollapse.papers.experiment import Experiment, Point, expand
 from ncollapse.papers.matching import match
 from ncollapse.runs.record import RunRecord
 
@@ -101,12 +101,23 @@ def find_missing_data(name: str, data_root: Path | None) -> str:
 
 
 def list_entries(
-    experiments: Iterable[Experiment], records: Sequence[RunRecord], data_root: Path | None
+    experiments: Iterable[Experiment],
+    records: Sequence[RunRecord],
+    data_root: Path | None,
+    only: dict[str, tuple[str, ...]] | None = None,
 ) -> list[dict[str, Any]]:
-    """For each experiment its id, title, number of runs, data, estimated GPU minutes and state."""
+    """For each experiment its id, title, number of runs, data, estimated GPU minutes and state.
+
+    With filters `only` the runs that fit them count, and experiments that have none are left out.
+    """
     rows = []
     for experiment in experiments:
-        points = experiment.grid()
+        try:
+            points = expand(experiment, only)
+        except ValueError:  # it has no such key or value
+            continue
+        if only and not points:
+            continue
         rows.append(
             {
                 "id": experiment.id,

@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import Any
 
-ADDED_LATER: dict[str, Any] = {"schedule.lag": 0, "data.normalise": "auto"}
+ADDED_LATER: dict[str, Any] = {"schedule.lag": 0, "data.normalise": "auto", "data.draw": "random"}
 """Fields that recipes gained after runs had been recorded, with the value that leaves the run id unchanged."""
 LABELS = ("name",)
 LENGTH = ("optim.epochs", "schedule.milestones", "schedule.factor", "schedule.min_lr", "schedule.period")

@@ -45,7 +45,7 @@ def load_splits(recipe: Recipe, root: str | Path | None) -> dict[str, Samples]:
         wanted = getattr(spec, subset.__name__)
         if wanted is not None:
             with naming(f"data.{subset.__name__} = {wanted}"):
-                train = subset(train, wanted, seed=spec.seed)
+                train = subset(train, wanted, seed=spec.seed if spec.draw == "random" else None)
     if spec.random_labels:
         train = data.random_labels(train, seed=spec.seed)
     return {"train": train, **splits}

@@ -8,9 +8,12 @@ import tomllib
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+KINDS: dict[type, str] = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+"""Plain types, and what messages call them."""
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -40,15 +43,17 @@ def structure(content: dict[str, Any], kind: type[T]) -> T:
         if isinstance(leaf, ValueError) and str(leaf).startswith(("recipe:", "augment.")):
             raise ValueError(f"recipe: {str(leaf).removeprefix('recipe: ')}") from None
         lines = cattrs.transform_error(error, format_exception=lambda exc, _: str(exc))
-        raise ValueError("recipe: " + "; ".join(line.replace("@ $.", "at ") for line in lines)) from None
+        named = (line.rpartition(" @ $.") for line in lines)
+        raise ValueError("recipe: " + "; ".join(f"{key}: {text}" for text, _, key in named)) from None
 
 
-def update(recipe: T, changes: dict[str, Any]) -> T:
+def update(recipe: T, changes: dict[str, Any], at: str = "") -> T:
     """Return a copy of a dataclass with nested changes, each value checked against the type of its field.
 
-    Only what changes is checked again, so that a grid of thousands of recipes is made quickly.
+    Only what changes is checked again, so that a grid of thousands of recipes is made quickly. `at` is the path of the
+    dataclass in messages.
     """
-    refuse_unknown(changes, type(recipe))
+    refuse_unknown(changes, type(recipe), at)
     kind_of_recipe: Any = type(recipe)
     types = _field_types(kind_of_recipe)
     checked = {}
@@ -57,18 +62,15 @@ def update(recipe: T, changes: dict[str, Any]) -> T:
         if is_dataclass(value):
             checked[name] = value
         elif is_dataclass(kind):
-            checked[name] = update(getattr(recipe, name), value)
+            checked[name] = update(getattr(recipe, name), value, f"{at}{name}.")
         else:
-            checked[name] = structure_value(value, kind, name)
+            checked[name] = structure_value(value, kind, f"{at}{name}")
     return replace(recipe, **checked)  # type: ignore[type-var]
 
 
 def structure_value(value: Any, kind: Any, name: str) -> Any:
     """Return a value as the type of its field asks for it, or refuse it by name."""
     import cattrs
-
-    if get_origin(kind) is Literal and value not in get_args(kind):
-        raise ValueError(f"recipe: {name}: expected one of {', '.join(map(repr, get_args(kind)))}, got {value!r}")
 
     try:
         return make_converter().structure(value, kind)
@@ -88,9 +90,10 @@ def make_converter() -> Any:
     from cattrs.strategies import configure_union_passthrough
 
     converter = cattrs.Converter()
-    for plain in (int, float, bool, str):
+    for plain in KINDS:
         converter.register_structure_hook(plain, _exactly)
     configure_union_passthrough(int | float | bool | str | None, converter)
+    converter.register_structure_hook_func(_names_words, _one_of)
     converter.register_structure_hook(float | str, lambda value, _: value)
     return converter
 
@@ -124,8 +127,27 @@ def _exactly(value: Any, kind: type) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
-        raise ValueError(f"{value!r} is not of type {kind.__name__}")
+        raise ValueError(f"expected {KINDS[kind]}, got {value!r}")
     return value
+
+
+def _names_words(kind: Any) -> bool:
+    """Whether a type is one of some words, or such a word or a number."""
+    if get_origin(kind) in (Union, UnionType):
+        return float in get_args(kind) and any(get_origin(part) is Literal for part in get_args(kind))
+    return get_origin(kind) is Literal
+
+
+def _one_of(value: Any, kind: Any) -> Any:
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    words = [word for part in parts for word in get_args(part)]
+    if value in words:
+        return value
+    number = float in parts
+    if number and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    said = ("one of " if len(words) > 1 else "") + ", ".join(map(repr, words))
+    raise ValueError(f"expected {'a number or ' if number else ''}{said}, got {value!r}")
 
 
 def _innermost(error: BaseException) -> BaseException:

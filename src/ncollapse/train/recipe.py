@@ -37,6 +37,8 @@ class DataSpec:
     """Subset: the second half of the classes has this many times fewer samples than the first."""
     long_tail: float | None = None
     """Subset: exponentially fewer samples from the first class to the last, first / last being this ratio."""
+    draw: Literal["random", "first"] = "random"
+    """Which samples of a class a subset keeps: random ones, or the first of the data set."""
     random_labels: bool = False
     """Replace the training labels by random ones."""
     validation: float = 0.0
@@ -58,6 +60,7 @@ class DataSpec:
         subsets = ("samples_per_class", "per_class_counts", "step_imbalance", "long_tail")
         named = [key for key in subsets if getattr(self, key) is not None]
         check(len(named) <= 1, "data." + " and data.".join(named), "both", "one subset at most")
+        check(self.draw in ("random", "first"), "data.draw", self.draw, "random or first")
         check(0 <= self.validation < 1, "data.validation", self.validation, "a share in [0, 1)")
         for key in ("image_size", "channels"):
             check(getattr(self, key) is None or getattr(self, key) > 0, *_at(self, f"data.{key}"), "> 0")
