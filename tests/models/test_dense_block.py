@@ -76,8 +76,9 @@ def test_a_shared_map_is_the_same(kernels, monkeypatch, images, channels, growth
     monkeypatch.setattr(dense_block, "GROUP", group)
     monkeypatch.setattr(dense_block, "FORWARD_GROUP", group)
     if not EXACT:  # small tiles, so that each kernel has several programs
-        for name, value in (("POINTS", 256), ("WIDEST", 16), ("ADD_PROGRAMS", 6)):
+        for name, value in (("VALUES", 256), ("TRACKED", 16), ("ADD_PROGRAMS", 6)):
             monkeypatch.setattr("ncollapse.models.fused_dense." + name, value)
+        monkeypatch.setattr("ncollapse.models.fused_norm.APPLY_TILE", (32, 16))
     block = make_block(channels, growth, layers)
     twin = copy.deepcopy(block)
     x = make_map(images, channels, 6, 4)

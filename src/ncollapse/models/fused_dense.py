@@ -30,24 +30,25 @@ from ncollapse.models.fused_norm import (
     ADDED,
     STATISTICS_STAGES,
     SUM_TILE,
-    _add_up,
-    _grid,
-    _scratch,
     _statistics,
-    _track,
+    add_up,
+    choose_tile,
     is_last,
+    make_scratch,
+    plan_pass,
+    plan_sums,
+    track,
 )
 
-LARGE, LARGE_TILE, SMALL_TILE, SHARED_TILE = 1 << 24, (32, 64), (64, 32), (32, 32)
-"""Rows and channels that a program adds at a time: for maps of so many values, for smaller ones, and for several layers
-at once, whose sums need more registers."""
+SHARED_TILE = (32, 32)
+"""Rows and channels that a program adds at a time for several layers at once, whose sums need more registers."""
 ADD_PROGRAMS, ADD_WARPS, ADD_STAGES = 528, 4, 3
 """Programs that add side by side at most, half as many for more than two layers. Warps of each. Tiles that a program
 has under way: while it adds one, those after it are copied into shared memory."""
 NARROW, NARROW_VALUES = 64, 4096
 """From so many blocks of sums on, which only maps with few channels have, so many sums are added at a time."""
-POINTS, WIDEST = 4096, 128
-"""Values of a program that sums nothing, and its channels at most."""
+VALUES, TRACKED = 4096, 128
+"""Values of a program that sums nothing, and channels of one that moves running statistics."""
 
 
 class LayerGradient(NamedTuple):
@@ -91,7 +92,7 @@ def _apply_norms(  # type: ignore[no-untyped-def]
     if block == 0:
         column += low  # a layer's first channels count the batch
         for i in tl.static_range(COUNT):
-            _track(
+            track(
                 running_mean[i], running_var[i], tracked[i], centre, spread, m, momentum[i], channel, inside, column
             )  # fmt: skip
 
@@ -105,7 +106,7 @@ def _track_known(  # type: ignore[no-untyped-def]
     inside = channel < c
     centre = tl.load(mean + channel, mask=inside, other=0.0)
     spread = tl.load(variance + channel, mask=inside, other=0.0)
-    _track(running_mean, running_var, tracked, centre, spread, m, momentum, channel, inside, column)
+    track(running_mean, running_var, tracked, centre, spread, m, momentum, channel, inside, column)
 
 
 @triton.jit(do_not_specialize=["fresh", "blocks"])  # type: ignore[untyped-decorator, unused-ignore]
@@ -153,7 +154,7 @@ def _add_gradients(  # type: ignore[no-untyped-def]
         offset = tl.load(coefficients + channel, mask=known, other=0.0)
         slope = tl.load(coefficients + ld + channel, mask=known, other=0.0)
         for i in tl.static_range(COUNT):
-            d_bias, products = _add_up(partial + (column * COUNT + i) * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
+            d_bias, products = add_up(partial + (column * COUNT + i) * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
             invstd = 1.0 / tl.sqrt(spread + eps[i])
             tl.store(sums[i] + channel, products * invstd, mask=inside)
             tl.store(sums[i] + ld_dy[i] + channel, d_bias, mask=inside)
@@ -181,14 +182,6 @@ def _copy_gradient(  # type: ignore[no-untyped-def]
     tl.store(dx + row.to(tl.int64) * c + channel[None, :], grad.to(dx.dtype.element_ty), mask=mask)
 
 
-def _point_grid(x: Tensor) -> tuple[int, int, tuple[int, int], tuple[int, int]]:
-    """(rows M, channels C, programs, tile) of a kernel that sums nothing."""
-    c = x.shape[1]
-    m, channels = x.numel() // c, min(WIDEST, max(16, triton.next_power_of_2(c)))
-    rows = POINTS // channels
-    return m, c, (triton.cdiv(m, rows), triton.cdiv(c, channels)), (rows, channels)
-
-
 def _added(blocks: int, channels: int) -> int:
     """Blocks of sums that are added at a time."""
     return NARROW_VALUES // channels if blocks >= NARROW else ADDED
@@ -199,8 +192,8 @@ def append_channels(new: Tensor, wide: Tensor, stats: Tensor, start: int) -> Non
 
     The sums are those of differences from the first pixel, so that they stay exact where the mean is far from 0.
     """
-    m, c, blocks, columns = _grid(new, SUM_TILE)
-    partial, ticket = _scratch(new, blocks, columns, SUM_TILE[1])
+    m, c, blocks, columns = plan_sums(new, SUM_TILE)
+    partial, ticket = make_scratch(new, blocks, columns, 2 * SUM_TILE[1])
     _statistics[blocks, columns](
         new, wide[:, start:], new, None, None, partial, ticket, stats[0, start:], stats[1, start:],
         m, c, wide.shape[1], blocks, 0.0, False, True, *SUM_TILE,
@@ -216,7 +209,7 @@ def apply_norms(
     The norms' running statistics of these channels are updated.
     """
     x = wide[:, low:high]
-    m, c, programs, tile = _point_grid(x)
+    m, c, programs, tile = plan_pass(x, VALUES)
     _apply_norms[programs](
         tuple(y[:, low:] for y in hidden), tuple(y.shape[1] for y in hidden),
         tuple(norm.weight[low:] for norm in norms), tuple(norm.bias[low:] for norm in norms),
@@ -230,8 +223,8 @@ def apply_norms(
 def track_statistics(norm: Any, stats: Tensor, m: int) -> None:
     """Move the running statistics of a norm towards stats [2, C], those of a batch of m pixels."""
     c = stats.shape[1]
-    _track_known[(triton.cdiv(c, WIDEST),)](
-        norm.running_mean, norm.running_var, norm.num_batches_tracked, stats, stats[1], m, c, norm.momentum, WIDEST,
+    _track_known[(triton.cdiv(c, TRACKED),)](
+        norm.running_mean, norm.running_var, norm.num_batches_tracked, stats, stats[1], m, c, norm.momentum, TRACKED,
     )  # fmt: skip
 
 
@@ -245,9 +238,9 @@ def add_gradients(
     layers to add to these channels, and `coefficients` [2, C] is overwritten there.
     """
     x = wide[:, low:high]
-    tile = SHARED_TILE if len(layers) > 1 else LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
-    m, c, blocks, columns = _grid(x, tile, ADD_PROGRAMS if len(layers) <= 2 else ADD_PROGRAMS // 2)
-    partial, ticket = _scratch(x, blocks, columns, tile[1] * len(layers))
+    tile = SHARED_TILE if len(layers) > 1 else choose_tile(x)
+    m, c, blocks, columns = plan_sums(x, tile, ADD_PROGRAMS if len(layers) <= 2 else ADD_PROGRAMS // 2)
+    partial, ticket = make_scratch(x, blocks, columns, 2 * tile[1] * len(layers))
     _add_gradients[blocks, columns](
         tuple(layer.dy[:, low:] for layer in layers), tuple(layer.dy.shape[1] for layer in layers),
         tuple(layer.weight[low:] for layer in layers), tuple(layer.bias[low:] for layer in layers),
@@ -262,7 +255,7 @@ def copy_gradient(total: Tensor, wide: Tensor, stats: Tensor, coefficients: Tens
     """The gradient of channels low...high - 1 of the wide map, when all layers after them have been added."""
     x = wide[:, low:high]
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    m, c, programs, tile = _point_grid(x)
+    m, c, programs, tile = plan_pass(x, VALUES)
     _copy_gradient[programs](
         total[:, low:], x, stats[0, low:], coefficients[:, low:], dx, m, c, wide.shape[1], *tile,
     )  # fmt: skip

@@ -44,7 +44,7 @@ def is_last(ticket, blocks):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _add_up(partial, blocks, CHANNELS: tl.constexpr, ADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+def add_up(partial, blocks, CHANNELS: tl.constexpr, ADDED: tl.constexpr):  # type: ignore[no-untyped-def]
     """The two sums over [blocks, 2, CHANNELS], always in the same order."""
     first = tl.zeros((ADDED, CHANNELS), tl.float32)
     second = tl.zeros((ADDED, CHANNELS), tl.float32)
@@ -57,7 +57,7 @@ def _add_up(partial, blocks, CHANNELS: tl.constexpr, ADDED: tl.constexpr):  # ty
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _track(  # type: ignore[no-untyped-def]
+def track(  # type: ignore[no-untyped-def]
     running_mean, running_var, tracked, mean, variance, m, momentum, channel, inside, column,
 ):  # fmt: skip
     """Move the running statistics towards the batch's."""
@@ -80,7 +80,7 @@ def _pooled(row, height, width):  # type: ignore[no-untyped-def]
 def _statistics(  # type: ignore[no-untyped-def]
     x, copy, running_mean, running_var, tracked, partial, ticket, mean, variance, m, c, ld_copy, blocks, momentum,
     TRACK: tl.constexpr, COPY: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr,
-    STAGES: tl.constexpr = 1,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Without TRACK `running_mean` may be any numbers near the means, which keep the sums exact."""
     block, column = tl.program_id(0), tl.program_id(1)
@@ -105,14 +105,31 @@ def _statistics(  # type: ignore[no-untyped-def]
     tl.store(mine + CHANNELS, tl.sum(second, 0))
     if is_last(ticket + column, blocks):
         tl.store(ticket + column, 0)
-        total, squares = _add_up(partial + column * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
+        total, squares = add_up(partial + column * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
         offset = total / m
         spread = squares / m - offset * offset
         spread = tl.where(spread < 0.0, 0.0, spread)  # not a maximum, which would lose NaN
         tl.store(mean + channel, r + offset, mask=inside)
         tl.store(variance + channel, spread, mask=inside)
         if TRACK:
-            _track(running_mean, running_var, tracked, r + offset, spread, m, momentum, channel, inside, column)
+            track(running_mean, running_var, tracked, r + offset, spread, m, momentum, channel, inside, column)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def locate_tile(m, c, ROWS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(rows, channels, which channels are inside the map, which values are, where they lie) of this program's tile."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    inside = channel < c
+    return row, channel, inside, (row < m)[:, None] & inside[None, :], row[:, None].to(tl.int64) * c + channel[None, :]
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def load_channels(mean, variance, weight, channel, inside, eps):  # type: ignore[no-untyped-def]
+    """(mean, 1 / standard deviation, that times the weight) by channel."""
+    centre = tl.load(mean + channel, mask=inside, other=0.0)
+    invstd = 1.0 / tl.sqrt(tl.load(variance + channel, mask=inside, other=1.0) + eps)
+    return centre, invstd, invstd * tl.load(weight + channel, mask=inside, other=0.0)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -124,7 +141,7 @@ def _pack(bits, ROWS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _unpack(packed, ROWS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+def unpack(packed, ROWS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Bits [ROWS, CHANNELS] of bytes [ROWS, CHANNELS / 8]."""
     groups = (packed.to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
     return tl.reshape(groups, (ROWS, CHANNELS)) != 0
@@ -141,29 +158,29 @@ def _locate_bytes(row, m, c, column, CHANNELS: tl.constexpr):  # type: ignore[no
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _load_bytes(bits, row, m, c, column, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+def load_bytes(bits, row, m, c, column, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
     """The bytes of a tile's bits; zeros where its rows are outside the map."""
     at, inside = _locate_bytes(row, m, c, column, CHANNELS)
     return tl.load(bits + at, mask=inside, other=0)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def store_bits(bits, y, row, m, c, column, ROWS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Store the bits of y > 0 of a tile."""
+    at, inside = _locate_bytes(row, m, c, column, CHANNELS)
+    tl.store(bits + at, _pack(y.to(tl.float32) > 0.0, ROWS, CHANNELS), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _apply_forward(  # type: ignore[no-untyped-def]
-    x, residual, weight, bias, mean, variance, y, m, c, height, width, eps,
-    HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr, bits=None,
+    x, residual, weight, bias, mean, variance, y, bits, m, c, height, width, eps,
+    HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """With POOL the rows are those of the means, `height` and `width` those of x. `bits` takes those of y > 0."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = channel < c
-    mask = (row < m)[:, None] & inside[None, :]
-    at = row[:, None].to(tl.int64) * c + channel[None, :]
+    row, channel, inside, mask, at = locate_tile(m, c, ROWS, CHANNELS)
     if HAS_RESIDUAL:  # before the parameters: exchanging those between threads would hold this load up
         rest = tl.load(residual + at, mask=mask, other=0.0)
-    invstd = 1.0 / tl.sqrt(tl.load(variance + channel, mask=inside, other=1.0) + eps)
-    scale = invstd * tl.load(weight + channel, mask=inside, other=0.0)
-    centre = tl.load(mean + channel, mask=inside, other=0.0)
+    centre, _, scale = load_channels(mean, variance, weight, channel, inside, eps)
     shift = tl.load(bias + channel, mask=inside, other=0.0)
     if POOL:
         half = width // 2
@@ -184,8 +201,7 @@ def _apply_forward(  # type: ignore[no-untyped-def]
     rounded = value.to(y.dtype.element_ty)
     tl.store(y + at, rounded, mask=mask)
     if bits is not None:
-        place, within = _locate_bytes(row, m, c, tl.program_id(1), CHANNELS)
-        tl.store(bits + place, _pack(rounded.to(tl.float32) > 0.0, ROWS, CHANNELS), mask=within)
+        store_bits(bits, rounded, row, m, c, tl.program_id(1), ROWS, CHANNELS)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -202,22 +218,20 @@ def _sum_backward(  # type: ignore[no-untyped-def]
     dy, dy_second, positive, x, weight, bias, mean, variance, partial, ticket, g_out, sums,
     m, c, height, width, blocks, eps,
     RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_SECOND: tl.constexpr, POOL: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr, BITS: tl.constexpr = False,
-    STAGES: tl.constexpr = 1,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, ADDED: tl.constexpr, BITS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """`positive` is y, or with BITS the bits of y > 0."""
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
-    centre = tl.load(mean + channel, mask=inside, other=0.0)
-    invstd = 1.0 / tl.sqrt(tl.load(variance + channel, mask=inside, other=1.0) + eps)
-    scale = invstd * tl.load(weight + channel, mask=inside, other=0.0)
+    centre, invstd, scale = load_channels(mean, variance, weight, channel, inside, eps)
     shift = tl.load(bias + channel, mask=inside, other=0.0)
     first = tl.zeros((ROWS, CHANNELS), tl.float32)
     second = tl.zeros((ROWS, CHANNELS), tl.float32)
     tiles = tl.cdiv(m, ROWS)
     if BITS:  # always one tile ahead: single bytes cannot be copied into shared memory meanwhile
-        packed = _load_bytes(positive, (tiles - 1 - block) * ROWS + tl.arange(0, ROWS), m, c, column, CHANNELS)
+        packed = load_bytes(positive, (tiles - 1 - block) * ROWS + tl.arange(0, ROWS), m, c, column, CHANNELS)
     for tile in tl.range(block, tiles, blocks, num_stages=STAGES):
         row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
         mask = (row < m)[:, None] & inside[None, :]
@@ -229,8 +243,8 @@ def _sum_backward(  # type: ignore[no-untyped-def]
             g += tl.load(dy_second + at, mask=mask, other=0.0).to(tl.float32)
         if RELU:
             if BITS:
-                g = tl.where(_unpack(packed, ROWS, CHANNELS), g, 0.0)
-                packed = _load_bytes(positive, row - blocks * ROWS, m, c, column, CHANNELS)
+                g = tl.where(unpack(packed, ROWS, CHANNELS), g, 0.0)
+                packed = load_bytes(positive, row - blocks * ROWS, m, c, column, CHANNELS)
             elif HAS_RESIDUAL:
                 g = tl.where(tl.load(positive + at, mask=mask, other=0.0).to(tl.float32) > 0.0, g, 0.0)
             else:
@@ -246,7 +260,7 @@ def _sum_backward(  # type: ignore[no-untyped-def]
     tl.store(mine + CHANNELS, tl.sum(second, 0))
     if is_last(ticket + column, blocks):
         tl.store(ticket + column, 0)
-        total, products = _add_up(partial + column * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
+        total, products = add_up(partial + column * blocks * 2 * CHANNELS, blocks, CHANNELS, ADDED)
         tl.store(sums + channel, products * invstd, mask=inside)
         tl.store(sums + c + channel, total, mask=inside)
 
@@ -256,14 +270,8 @@ def _apply_backward(  # type: ignore[no-untyped-def]
     dy, x, weight, bias, mean, variance, sums, dx, m, c, height, width, eps,
     RELU: tl.constexpr, POOL: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = channel < c
-    mask = (row < m)[:, None] & inside[None, :]
-    at = row[:, None].to(tl.int64) * c + channel[None, :]
-    centre = tl.load(mean + channel, mask=inside, other=0.0)
-    invstd = 1.0 / tl.sqrt(tl.load(variance + channel, mask=inside, other=1.0) + eps)
-    scale = invstd * tl.load(weight + channel, mask=inside, other=0.0)
+    row, channel, inside, mask, at = locate_tile(m, c, ROWS, CHANNELS)
+    centre, invstd, scale = load_channels(mean, variance, weight, channel, inside, eps)
     mean_gx = tl.load(sums + channel, mask=inside, other=0.0) / m
     mean_g = tl.load(sums + c + channel, mask=inside, other=0.0) / m
     g = _load_gradient(dy, row, channel, mask, c, height, width, POOL)
@@ -275,7 +283,7 @@ def _apply_backward(  # type: ignore[no-untyped-def]
     tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=mask)
 
 
-def _grid(x: Tensor, tile: tuple[int, int], programs: int | None = None) -> tuple[int, int, int, int]:
+def plan_sums(x: Tensor, tile: tuple[int, int], programs: int | None = None) -> tuple[int, int, int, int]:
     """(rows M, channels C, blocks that sum side by side, blocks of channels)."""
     c = x.shape[1]
     m = x.numel() // c
@@ -283,11 +291,15 @@ def _grid(x: Tensor, tile: tuple[int, int], programs: int | None = None) -> tupl
     return m, c, max(1, min(triton.cdiv(m, tile[0]), (programs or PROGRAMS) // columns)), columns
 
 
-def _apply_grid(x: Tensor) -> tuple[int, int, tuple[int, int], tuple[int, int]]:
-    """(rows M, channels C, programs, tile) of a second pass."""
+def plan_pass(x: Tensor, values: int | None = None) -> tuple[int, int, tuple[int, int], tuple[int, int]]:
+    """(rows M, channels C, programs, tile) of a pass that sums nothing.
+
+    With `values` a narrow map has taller tiles, so that they have so many values.
+    """
     c = x.shape[1]
     m = x.numel() // c
-    rows, channels = APPLY_TILE[0], min(APPLY_TILE[1], max(16, triton.next_power_of_2(c)))
+    channels = min(APPLY_TILE[1], max(16, triton.next_power_of_2(c)))
+    rows = APPLY_TILE[0] if values is None else values // channels
     return m, c, (triton.cdiv(m, rows), triton.cdiv(c, channels)), (rows, channels)
 
 
@@ -303,17 +315,22 @@ def find_tickets(x: Tensor, count: int) -> Tensor:
     return ticket
 
 
-def _scratch(x: Tensor, blocks: int, columns: int, channels: int) -> tuple[Tensor, Tensor]:
-    """Room for the blocks' sums, and their tickets."""
-    return torch.empty(columns, blocks, 2, channels, dtype=torch.float32, device=x.device), find_tickets(x, columns)
+def choose_tile(x: Tensor) -> tuple[int, int]:
+    """Rows and channels at a time of a pass over a map that sums and writes."""
+    return LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
+
+
+def make_scratch(x: Tensor, blocks: int, columns: int, values: int) -> tuple[Tensor, Tensor]:
+    """Room for the sums of each block, so many values, and the tickets."""
+    return torch.empty(columns, blocks, values, dtype=torch.float32, device=x.device), find_tickets(x, columns)
 
 
 def compute_statistics(
     x: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, momentum: float
 ) -> Tensor:
     """Mean and biased variance by channel [2, C]; the running statistics are updated."""
-    m, c, blocks, columns = _grid(x, SUM_TILE)
-    partial, ticket = _scratch(x, blocks, columns, SUM_TILE[1])
+    m, c, blocks, columns = plan_sums(x, SUM_TILE)
+    partial, ticket = make_scratch(x, blocks, columns, 2 * SUM_TILE[1])
     stats = torch.empty(2, c, dtype=torch.float32, device=x.device)
     _statistics[blocks, columns](
         x, None, running_mean, running_var, tracked, partial, ticket, stats, stats[1],
@@ -337,9 +354,9 @@ def apply_norm(
     images, c, height, width = x.shape
     shape = (images, c, height // 2, width // 2) if pool else x.shape
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    m, _, programs, tile = _apply_grid(y)
+    m, _, programs, tile = plan_pass(y)
     _apply_forward[programs](
-        x, residual, weight, bias, mean, variance, y, m, c, height, width, eps,
+        x, residual, weight, bias, mean, variance, y, None, m, c, height, width, eps,
         residual is not None, relu, pool, *tile,
     )  # fmt: skip
     return y
@@ -350,11 +367,10 @@ def apply_norm_bits(
 ) -> tuple[Tensor, Tensor]:
     """(y, the bits of y > 0) of y = relu(norm(x) + residual); bit i of byte j belongs to channel 8 j + i."""
     y = torch.empty_like(x)
-    m, c, programs, tile = _apply_grid(y)
+    m, c, programs, tile = plan_pass(y)
     bits = torch.empty(m, c // 8, dtype=torch.uint8, device=x.device)
     _apply_forward[programs](
-        x, residual, weight, bias, mean, variance, y, m, c, 0, 0, eps,
-        True, True, False, *tile, bits,
+        x, residual, weight, bias, mean, variance, y, bits, m, c, 0, 0, eps, True, True, False, *tile,
     )  # fmt: skip
     return y, bits
 
@@ -377,9 +393,9 @@ def differentiate_norm(
     """
     written = dy_second is not None or (relu and positive is not None)
     bits = relu and positive is not None and positive.dtype == torch.uint8
-    tile = SUM_TILE if not written else LARGE_TILE if x.numel() >= LARGE else SMALL_TILE
-    m, c, blocks, columns = _grid(x, tile)
-    partial, ticket = _scratch(x, blocks, columns, tile[1])
+    tile = choose_tile(x) if written else SUM_TILE
+    m, c, blocks, columns = plan_sums(x, tile)
+    partial, ticket = make_scratch(x, blocks, columns, 2 * tile[1])
     sums = torch.empty(2, c, dtype=torch.float32, device=x.device)
     dx = torch.empty_like(x)
     g = torch.empty_like(x) if written else x.new_empty(0)
@@ -389,7 +405,7 @@ def differentiate_norm(
         m, c, height, width, blocks, eps,
         relu, positive is not None, dy_second is not None, pool, *tile, ADDED, bits, BACKWARD_STAGES,
     )  # fmt: skip
-    _, _, programs, tile = _apply_grid(x)
+    _, _, programs, tile = plan_pass(x)
     _apply_backward[programs](
         g if written else dy, x, weight, bias, stats, stats[1], sums, dx, m, c, height, width, eps,
         relu and not written, pool, *tile,

@@ -17,28 +17,21 @@ from torch import Tensor
 from ncollapse.models.fused_norm import (
     ADDED,
     BACKWARD_STAGES,
-    _apply_grid,
-    _grid,
-    _load_bytes,
-    _locate_bytes,
-    _pack,
-    _unpack,
-    find_tickets,
     is_last,
+    load_bytes,
+    load_channels,
+    locate_tile,
+    make_scratch,
+    plan_pass,
+    plan_sums,
+    store_bits,
+    unpack,
 )
 
 SUM_TILE = (16, 64)
 """Rows and channels of a program at a time in the sums.
 
 With this tile four programs fit into a multiprocessor's registers, as `fused_norm.PROGRAMS` expects."""
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _load_channels(stats, weight, channel, inside, c, eps):  # type: ignore[no-untyped-def]
-    """(mean, 1 / standard deviation, that times the weight) by channel; stats are [2, C]."""
-    mean = tl.load(stats + channel, mask=inside, other=0.0)
-    invstd = 1.0 / tl.sqrt(tl.load(stats + c + channel, mask=inside, other=1.0) + eps)
-    return mean, invstd, invstd * tl.load(weight + channel, mask=inside, other=0.0)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -61,23 +54,18 @@ def _apply_forward_pair(  # type: ignore[no-untyped-def]
     x, x_other, weight, bias, stats, weight_other, bias_other, stats_other, y, bits, m, c, eps, eps_other,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = channel < c
-    mask = (row < m)[:, None] & inside[None, :]
-    at = row[:, None].to(tl.int64) * c + channel[None, :]
+    row, channel, inside, mask, at = locate_tile(m, c, ROWS, CHANNELS)
     value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
     other = tl.load(x_other + at, mask=mask, other=0.0).to(tl.float32)
-    mean, _, scale = _load_channels(stats, weight, channel, inside, c, eps)
-    mean_other, _, scale_other = _load_channels(stats_other, weight_other, channel, inside, c, eps_other)
+    mean, _, scale = load_channels(stats, stats + c, weight, channel, inside, eps)
+    mean_other, _, scale_other = load_channels(stats_other, stats_other + c, weight_other, channel, inside, eps_other)
     shift = tl.load(bias + channel, mask=inside, other=0.0) + tl.load(bias_other + channel, mask=inside, other=0.0)
     value = (value - mean[None, :]) * scale[None, :] + (other - mean_other[None, :]) * scale_other[None, :]
     value += shift[None, :]
     value = tl.where(value < 0.0, 0.0, value)  # not a maximum, which would lose NaN
     rounded = value.to(y.dtype.element_ty)
     tl.store(y + at, rounded, mask=mask)
-    place, within = _locate_bytes(row, m, c, tl.program_id(1), CHANNELS)
-    tl.store(bits + place, _pack(rounded.to(tl.float32) > 0.0, ROWS, CHANNELS), mask=within)
+    store_bits(bits, rounded, row, m, c, tl.program_id(1), ROWS, CHANNELS)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -90,13 +78,13 @@ def _sum_backward_pair(  # type: ignore[no-untyped-def]
     block, column = tl.program_id(0), tl.program_id(1)
     channel = column * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < c
-    mean, invstd, _ = _load_channels(stats, weight, channel, inside, c, eps)
-    mean_other, invstd_other, _ = _load_channels(stats_other, weight_other, channel, inside, c, eps_other)
+    mean, invstd, _ = load_channels(stats, stats + c, weight, channel, inside, eps)
+    mean_other, invstd_other, _ = load_channels(stats_other, stats_other + c, weight_other, channel, inside, eps_other)
     first = tl.zeros((ROWS, CHANNELS), tl.float32)
     second = tl.zeros((ROWS, CHANNELS), tl.float32)
     third = tl.zeros((ROWS, CHANNELS), tl.float32)
     tiles = tl.cdiv(m, ROWS)
-    packed = _load_bytes(bits, (tiles - 1 - block) * ROWS + tl.arange(0, ROWS), m, c, column, CHANNELS)
+    packed = load_bytes(bits, (tiles - 1 - block) * ROWS + tl.arange(0, ROWS), m, c, column, CHANNELS)
     for tile in tl.range(block, tiles, blocks, num_stages=STAGES):
         row = (tiles - 1 - tile) * ROWS + tl.arange(0, ROWS)
         mask = (row < m)[:, None] & inside[None, :]
@@ -106,8 +94,8 @@ def _sum_backward_pair(  # type: ignore[no-untyped-def]
         other = tl.load(x_other + at, mask=mask, other=0.0).to(tl.float32) - mean_other[None, :]
         if HAS_SECOND:
             g += tl.load(dy_second + at, mask=mask, other=0.0).to(tl.float32)
-        g = tl.where(_unpack(packed, ROWS, CHANNELS), g, 0.0)
-        packed = _load_bytes(bits, row - blocks * ROWS, m, c, column, CHANNELS)
+        g = tl.where(unpack(packed, ROWS, CHANNELS), g, 0.0)
+        packed = load_bytes(bits, row - blocks * ROWS, m, c, column, CHANNELS)
         rounded = g.to(g_out.dtype.element_ty)
         tl.store(g_out + at, rounded, mask=mask)
         g = rounded.to(tl.float32)  # the sums are those of what the second pass reads
@@ -133,16 +121,14 @@ def _apply_backward_pair(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """`g_in` and `dx_other` may be the same map."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = channel < c
-    mask = (row < m)[:, None] & inside[None, :]
-    at = row[:, None].to(tl.int64) * c + channel[None, :]
+    _, channel, inside, mask, at = locate_tile(m, c, ROWS, CHANNELS)
     g = tl.load(g_in + at, mask=mask, other=0.0).to(tl.float32)
     value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
     other = tl.load(x_other + at, mask=mask, other=0.0).to(tl.float32)
-    mean, invstd, scale = _load_channels(stats, weight, channel, inside, c, eps)
-    mean_other, invstd_other, scale_other = _load_channels(stats_other, weight_other, channel, inside, c, eps_other)
+    mean, invstd, scale = load_channels(stats, stats + c, weight, channel, inside, eps)
+    mean_other, invstd_other, scale_other = load_channels(
+        stats_other, stats_other + c, weight_other, channel, inside, eps_other
+    )
     slope = invstd * tl.load(sums + channel, mask=inside, other=0.0) / m
     slope_other = invstd_other * tl.load(sums + 2 * c + channel, mask=inside, other=0.0) / m
     g -= (tl.load(sums + c + channel, mask=inside, other=0.0) / m)[None, :]
@@ -166,7 +152,7 @@ def apply_pair(
 ) -> tuple[Tensor, Tensor]:
     """(y, the bits of y > 0); stats are means and biased variances [2, C]."""
     y = torch.empty_like(x)
-    m, c, programs, tile = _apply_grid(y)
+    m, c, programs, tile = plan_pass(y)
     bits = torch.empty(m, c // 8, dtype=torch.uint8, device=x.device)
     _apply_forward_pair[programs](
         x, x_other, weight, bias, stats, weight_other, bias_other, stats_other, y, bits, m, c, eps, eps_other, *tile,
@@ -188,16 +174,16 @@ def differentiate_pair(
     eps_other: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dx, dx', the gradients of weight, bias, weight' and bias' [4, C])."""
-    m, c, blocks, columns = _grid(x, SUM_TILE)
-    partial = torch.empty(columns, blocks, 3, SUM_TILE[1], dtype=torch.float32, device=x.device)
+    m, c, blocks, columns = plan_sums(x, SUM_TILE)
+    partial, ticket = make_scratch(x, blocks, columns, 3 * SUM_TILE[1])
     sums = torch.empty(4, c, dtype=torch.float32, device=x.device)
     dx, dx_other = torch.empty_like(x), torch.empty_like(x)
     _sum_backward_pair[blocks, columns](
         dy, dy_second, bits, x, x_other, weight, stats, weight_other, stats_other,
-        partial, find_tickets(x, columns), dx_other, sums, m, c, blocks, eps, eps_other,
+        partial, ticket, dx_other, sums, m, c, blocks, eps, eps_other,
         dy_second is not None, *SUM_TILE, ADDED, BACKWARD_STAGES,
     )  # fmt: skip
-    _, _, programs, tile = _apply_grid(x)
+    _, _, programs, tile = plan_pass(x)
     _apply_backward_pair[programs](
         dx_other, x, x_other, weight, stats, weight_other, stats_other, sums, dx, dx_other,
         m, c, eps, eps_other, *tile,

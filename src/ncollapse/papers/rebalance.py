@@ -92,10 +92,14 @@ def rebalance(record: RunRecord, data_root: str | Path | None, device: str | Non
     weights = "best.safetensors" if cited and (record.path / "best.safetensors").is_file() else "final.safetensors"
     model.load_state_dict(unpack((record.path / weights).read_bytes())[0])
     extract = Extractor(model, recipe.precision, world)
-    splits = {name: extract(batches) for name, batches in loaders.measured.items()}
     weight = model.head.weight.detach()
     bias = model.head.bias.detach() if model.head.bias is not None else weight.new_zeros(len(weight))
-    stage = Stage(splits, weight, bias, recipe.loss.name, loaders.counts, recipe.seed)
+
+    def look() -> Stage:
+        splits = {name: extract(batches) for name, batches in loaders.measured.items()}
+        return Stage(splits, weight, bias, recipe.loss.name, loaders.counts, recipe.seed)
+
+    stage = look()
     before = stage.score(weight, bias)
     if not cited:
         return {"before": before, **retrain_as_printed(stage)}
@@ -106,9 +110,6 @@ def rebalance(record: RunRecord, data_root: str | Path | None, device: str | Non
             with torch.no_grad():
                 features = extract.extract(x)
             yield features, y
-
-    def look() -> Stage:
-        return replace(stage, splits={name: extract(batches) for name, batches in loaders.measured.items()})
 
     return {"before": before, **retrain_as_cited(stage, draw, look)}
 
