@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ncollapse import train
+from ncollapse.models import create
 from ncollapse.sweep import sweep
 
 ROOT = Path(__file__).parents[1]
@@ -127,6 +128,39 @@ def test_choices_and_max_autotune_are_told_as_measured():
     beside = "ours_in_this_process_ms"
     assert f"ResNet18 {resnet['ms']:.2f} ms beside {resnet[beside]:.2f} of ours" in text
     assert f"ViT-small {vit['ms']:.2f} beside {vit[beside]:.2f}" in text
+    minutes = [round(2 * cell["first_search_s"] / 60) / 2 for cell in (resnet, vit)]
+    assert f"Its search took {minutes[0]} and {minutes[1]} minutes" in text
+    assert f"{resnet['ours_first_ready_s']:.0f} and {vit['ours_first_ready_s']:.0f} s the first time" in text
+    soon = [record[name]["ours"]["ready_s"] for name in ("resnet18", "vit-small")]
+    assert f"and then in {soon[0]:.0f} and {soon[1]:.0f}" in text
+    seconds = int(record["resnet50"]["compiled"]["error"].split()[3])
+    assert f"had not ended after {seconds / 60:.1f} minutes" in text
+
+
+def test_the_bytes_of_the_norms_are_those_of_their_passes():
+    """By passes that read or write a map in bfloat16, and one bit a value at the ends of blocks."""
+    batch, bit, total = 128, 1 / 16, 0.0
+    network = create("resnet50", 10).to("meta")
+    sizes = {}
+    for name, module in network.named_modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.register_forward_hook(lambda _, given, __, name=name: sizes.update({name: given[0].numel()}))
+    network.forward_features(torch.empty(batch, 3, 32, 32, device="meta"))
+    for name, size in sizes.items():
+        shortcut = f"{name.rpartition('.')[0]}.downsample.1" in sizes
+        if "downsample" in name:
+            maps = 0.0  # counted with the block's last norm
+        elif name.endswith("bn3"):
+            last = name == [key for key in sizes if key.endswith("bn3")][-1]
+            maps = (15 if shortcut else 10 if last else 11) + 2 * bit
+        else:
+            maps = 8 if "." in name.removeprefix("trunk.") else 10  # the stem's map is used twice
+        total += 2 * maps * size
+    text = " ".join((ROOT / "docs/recipes.md").read_text().split())
+    assert f"ResNet50's norms read and write {total / 1e9:.1f} GB a step" in text
+    record = json.loads((ROOT / "results/benchmarks/networks-h200.json").read_text())["networks"]["resnet50"]
+    rate = 2 * 8 * sum(sizes.values()) / record["one-stream"]["least_norm_us"]  # bytes a microsecond
+    assert f"which takes {total / rate / 1e3:.1f} ms at that rate" in text
 
 
 def test_kernels_that_were_tried_are_told_as_measured():
