@@ -1,6 +1,7 @@
 """Run by torchrun: what `nc.monitor` does in two processes, each case by its name; rank 0 prints JSON."""
 
 import json
+import os
 import sys
 
 import torch
@@ -128,3 +129,4 @@ if __name__ == "__main__":
             print(json.dumps([name, result]), flush=True)
         dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # models of FSDP keep the group alive; at the interpreter's own exit its threads may abort the process

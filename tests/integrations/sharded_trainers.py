@@ -1,6 +1,7 @@
 """Run by torchrun: both callbacks beside models that FSDP (fully_shard) holds in parts; rank 0 prints JSON."""
 
 import json
+import os
 import sys
 import warnings
 
@@ -117,3 +118,4 @@ if __name__ == "__main__":
         if dist.get_rank() == 0:
             print(json.dumps([case.__name__, result]), flush=True)
     dist.destroy_process_group()
+    os._exit(0)  # models of FSDP keep the group alive; at the interpreter's own exit its threads may abort the process

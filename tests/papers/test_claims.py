@@ -49,6 +49,22 @@ def test_most_cases_are_more_than_half_of_three_or_more(gains, holds):
     assert claims.higher_under_bce(pairs, "test.accuracy", "accuracy", mostly=True).holds is holds
 
 
+def test_seeds_of_one_case_count_once_by_their_mean():
+    """The gains of two seeds are -1 and -3 points; those of two other networks outvote them."""
+
+    def pair(model, seed, gain):
+        ends = {"ce": 0.5, "bce": 0.5 + gain}
+        return [({"loss": loss, "model": model}, run(seed, test__accuracy=end)) for loss, end in ends.items()]
+
+    pairs = pair("a", 0, -0.01) + pair("a", 1, -0.03) + pair("b", 0, 0.01) + pair("c", 0, 0.02)
+    found = claims.higher_under_bce(pairs, "test.accuracy", "accuracy", mostly=True)
+    assert found.holds is True
+    assert found.detail == "-2.00, +1.00, +2.00 points, 1 of them over several seeds"
+    pairs[3][1].summary["test"]["accuracy"] = float("nan")
+    found = claims.higher_under_bce(pairs, "test.accuracy", "accuracy", mostly=True)
+    assert found.detail == "-1.00, +1.00, +2.00 points", "a seed that was not measured is left out"
+
+
 def test_faster_means_lower_over_the_first_fifth():
     def falling(early, late):
         return run(history=[{"epoch": e, "train": {"nc1": early if e <= 2 else late}} for e in range(1, 11)])
@@ -152,9 +168,9 @@ def test_without_what_it_needs_a_claim_is_open(name):
 
 
 def test_gains_below_three_standard_errors_are_counted():
-    def pair(gain, samples=10_000):
+    def pair(gain, samples=10_000, seed=0):
         return [
-            ({"loss": loss}, run(test__accuracy=0.9 + more, test__num_samples=samples))
+            ({"loss": loss}, run(seed, test__accuracy=0.9 + more, test__num_samples=samples))
             for loss, more in (("ce", 0.0), ("bce", gain))
         ]
 
@@ -162,3 +178,4 @@ def test_gains_below_three_standard_errors_are_counted():
     assert said in claims.higher_under_bce(pair(0.012), "test.accuracy", "accuracy").detail, "they are 1.24 points"
     assert said not in claims.higher_under_bce(pair(0.013), "test.accuracy", "accuracy").detail
     assert said not in claims.higher_under_bce(pair(0.012, samples=20_000), "test.accuracy", "accuracy").detail
+    assert said not in claims.higher_under_bce(pair(0.012) + pair(0.012, seed=1), "test.accuracy", "accuracy").detail

@@ -18,7 +18,8 @@ from ncollapse.papers.claims import (
     by_key,
     faster_under_bce,
     higher_under_bce,
-    pair_losses,
+    list_cases,
+    mean_gain,
     separates_scores,
 )
 from ncollapse.papers.judge import PREDICTED, Line
@@ -206,7 +207,10 @@ def score_gaps(runs: Runs) -> list[Claim]:
     """Tables 12 and 13: the means of positive and negative scores are usually further apart under BCE."""
     found = []
     for part, where in (("train", "training"), ("test", "test")):
-        gaps = [[gap_of_means(record, part) for record in pair] for _, *pair in pair_losses(runs)]
+        gaps = [
+            [statistics.fmean(gap_of_means(record, part) for record in records) for records in zip(*pairs)]
+            for _, pairs in list_cases(runs)
+        ]
         gaps = [pair for pair in gaps if all(map(math.isfinite, pair))]
         kept = sum(bce > ce for ce, bce in gaps)
         text = f"the mean positive and negative scores of {where} samples lie further apart under BCE in most cases"
@@ -239,8 +243,8 @@ def half_the_printed_gain(runs: Runs) -> Claim:
     field = "test.uniform_accuracy"
     table = publications.load("bce-vs-ce-early")["table-2"]
     parts, kept = [], []
-    for keys, ce, bce in pair_losses(runs):
-        ours = bce.final(field) - ce.final(field)
+    for keys, pairs in list_cases(runs):
+        ours = mean_gain(pairs, field)
         theirs = table.find(f"{field}.gain", **keys).value
         kept.append(ours >= (theirs / 2 if theirs >= 0.02 else 0))
         parts.append(f"{100 * ours:+.2f} for {100 * theirs:+.2f}")

@@ -16,7 +16,7 @@ from ncollapse.compare.variants import name_loss, name_optimiser
 from ncollapse.grammar import count
 from ncollapse.papers.experiment import Experiment
 from ncollapse.papers.matching import Match, epochs_of
-from ncollapse.papers.standard_error import error_of_difference
+from ncollapse.papers.standard_error import error_of_mean
 from ncollapse.runs.record import RunRecord
 
 BOTH_LOSSES = "runs of both losses, equally long, are needed"
@@ -86,6 +86,23 @@ def pair_losses(runs: Runs) -> Iterator[tuple[dict[str, Any], RunRecord, RunReco
             bce = [r for r in rivals if epochs_of(r) == epochs_of(ce)]
             if bce:
                 yield {key: value for key, value in keys.items() if key != "loss"}, ce, bce[0]
+
+
+def list_cases(runs: Runs) -> list[tuple[dict[str, Any], list[tuple[RunRecord, RunRecord]]]]:
+    """The pairs of `pair_losses` by what they train: runs that differ in their seed alone are one case."""
+    cases: list[tuple[dict[str, Any], list[tuple[RunRecord, RunRecord]]]] = []
+    for keys, ce, bce in pair_losses(runs):
+        same = next((pairs for others, pairs in cases if others == keys), None)
+        if same is None:
+            cases.append((keys, [(ce, bce)]))
+        else:
+            same.append((ce, bce))
+    return cases
+
+
+def mean_gain(pairs: Sequence[tuple[RunRecord, RunRecord]], field: str) -> float:
+    """The final value under BCE less that under CE, averaged over the seeds of a case."""
+    return statistics.fmean(bce.final(field) - ce.final(field) for ce, bce in pairs)
 
 
 def approach_zero(runs: Runs, fields: Sequence[str], by: float = 10.0, small: float = 0.05) -> Claim:
@@ -171,15 +188,21 @@ def faster_under_bce(runs: Runs, fields: Sequence[str], *, mostly: bool = False)
 
 
 def higher_under_bce(runs: Runs, field: str, what: str, *, mostly: bool = False) -> Claim:
-    """BCE is above CE in that field in every pair of runs, or, with `mostly`, in more than half of three or more."""
-    pairs = [(ce, bce) for _, ce, bce in pair_losses(runs) if math.isfinite(bce.final(field) - ce.final(field))]
-    gains = [100 * (bce.final(field) - ce.final(field)) for ce, bce in pairs]
+    """BCE is above CE in that field in every case, or, with `mostly`, in more than half of three or more.
+
+    A case is what was trained; several seeds of it count once, by their mean.
+    """
+    measured = [[pair for pair in pairs if math.isfinite(mean_gain([pair], field))] for _, pairs in list_cases(runs)]
+    cases = [pairs for pairs in measured if pairs]
+    gains = [100 * mean_gain(pairs, field) for pairs in cases]
     text = f"BCE raises {what} over CE" + " in most cases" * mostly
     if not gains:
         return Claim(text, None, BOTH_LOSSES)
     raised = sum(gain > 0 for gain in gains)
     detail = ", ".join(f"{gain:+.2f}" for gain in gains) + " points"
-    unsure = sum(abs(gain) < 300 * error_of_difference(*pair, field) for gain, pair in zip(gains, pairs))
+    repeated = sum(len(pairs) > 1 for pairs in cases)
+    detail += f", {repeated} of them over several seeds" if repeated else ""
+    unsure = sum(abs(gain) < 300 * error_of_mean(pairs, field) for gain, pairs in zip(gains, cases))
     detail += f", {unsure} of them less than three standard errors" if unsure else ""
     if mostly and len(gains) < 3:
         return Claim(text, None, f"{detail}; three pairs of runs are needed")

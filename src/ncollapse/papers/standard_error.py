@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ncollapse.runs.record import RunRecord
 
@@ -23,3 +24,8 @@ def error_of_difference(ce: RunRecord, bce: RunRecord, field: str) -> float:
         return 0.0
     rates = [(record.final(field), record.final(f"{part}.num_samples")) for record in (ce, bce)]
     return math.hypot(*(error_of_rate(rate, samples) for rate, samples in rates if samples > 0))
+
+
+def error_of_mean(pairs: Sequence[tuple[RunRecord, RunRecord]], field: str) -> float:
+    """That of the difference averaged over (CE, BCE) pairs of runs."""
+    return math.hypot(*(error_of_difference(ce, bce, field) for ce, bce in pairs)) / len(pairs)
