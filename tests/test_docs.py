@@ -116,9 +116,7 @@ def test_updates_are_told_as_measured():
 
 def test_choices_and_max_autotune_are_told_as_measured():
     choices = json.loads((ROOT / "results/benchmarks/choices-h200.json").read_text())["networks"]
-    least = {name: min(row["ms"] for rows in lists for row in rows) for name, lists in choices.items()}
     text = " ".join((ROOT / "docs/recipes.md").read_text().split())
-    assert f"ResNet18 took {least['resnet18']:.2f} ms and ViT-small {least['vit-small']:.2f}" in text
     first, second = choices["resnet50"][0], choices["densenet121"][1]
     assert f"sums ({first[0]['ms']:.2f} to {first[-1]['ms']:.2f}, in one process)" in text
     assert f"under way ({second[0]['ms']:.2f} to {second[1]['ms']:.2f})" in text
@@ -131,8 +129,6 @@ def test_choices_and_max_autotune_are_told_as_measured():
     minutes = [round(2 * cell["first_search_s"] / 60) / 2 for cell in (resnet, vit)]
     assert f"Its search took {minutes[0]} and {minutes[1]} minutes" in text
     assert f"{resnet['ours_first_ready_s']:.0f} and {vit['ours_first_ready_s']:.0f} s the first time" in text
-    soon = [record[name]["ours"]["ready_s"] for name in ("resnet18", "vit-small")]
-    assert f"and then in {soon[0]:.0f} and {soon[1]:.0f}" in text
     seconds = int(record["resnet50"]["compiled"]["error"].split()[3])
     assert f"had not ended after {seconds / 60:.1f} minutes" in text
 
@@ -173,7 +169,10 @@ def test_kernels_that_were_tried_are_told_as_measured():
         assert f" instead of {row['kept']:.2f}" in text
     (compiled,) = (record[key] for key in record if "torch.compile" in key)
     row = compiled["vit-small"]
-    assert f"Compiled by torch it takes {row['tried']:.2f} ms instead of {row['kept']:.2f}." in text
+    assert (
+        f"Compiled by torch it took {row['tried']:.2f} ms, where our kernels of that time took {row['kept']:.2f}."
+        in text
+    )
     for network, row in small.items():
         assert f"{names[network]} {100 * (row['tried'] / row['kept'] - 1):+.0f} %" in text
 

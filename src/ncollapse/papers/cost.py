@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from ncollapse.train import Recipe
 
 STEP_MS = {
-    "resnet18": 1.91,
-    "resnet50": 5.69,
-    "densenet121": 7.78,
+    "resnet18": 1.83,
+    "resnet50": 5.66,
+    "densenet121": 7.77,
     "densenet121-small": 3.97,
-    "vit-small": 4.58,
+    "vit-small": 4.27,
 }
 """Milliseconds of a captured step, batch 128, 32 x 32 pixels, bf16: results/benchmarks/networks-h200.json, and for
 densenet121-small the same benchmark of an earlier version."""
@@ -43,14 +43,14 @@ PACKED = 0.96
 def scale_of_width(name: str, factor: float) -> float:
     """How many times as long a step takes if the inner channels of a ResNet's blocks are so many times as many.
 
-    A bottleneck's outer channels, whose norms take most of the time, stay as they are: by steps of width 0.25 (5.0 ms,
-    run e4e30b9a7290), 1 (6.17) and 2 (9.07), all with the kernels of one version. Nearly all of a basic block grows
-    with its width.
+    A bottleneck's outer channels, whose norms take most of the time, stay as they are: by steps of width 1 (5.66 ms)
+    and 2 (8.77) in one process, and of 0.25 (5.0 in run e4e30b9a7290, with kernels by which width 1 took 6.17). Nearly
+    all of a basic block grows with its width.
 
     >>> round(scale_of_width("resnet50", 1.0), 2), scale_of_width("resnet18", 2.0)
     (1.0, 2.0)
     """
-    return 0.779 + 0.096 * factor + 0.125 * factor**2 if name in ("resnet50", "resnet101") else factor
+    return 0.789 + 0.042 * factor + 0.169 * factor**2 if name in ("resnet50", "resnet101") else factor
 
 
 def estimate_step(name: str) -> float:
