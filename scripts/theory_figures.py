@@ -197,6 +197,7 @@ def write_tables() -> dict[str, str]:
     answers = json.loads((RESULTS / "open-questions.json").read_text())
     return {
         "published": _write_published(summary),
+        "initial": _write_initial(json.loads((RESULTS / "initial-values.json").read_text())["biases"]),
         "minority": _write_minority(answers["minority_collapse"]),
         "early": _write_early(answers["early_collapse"]),
         "dimension": _write_dimension(answers["small_dimension"]),
@@ -240,6 +241,21 @@ def _write_published(summary: list[dict[str, Any]]) -> str:
         errors = (f"{s['mean']:.2%}", f"{s['largest']:.2%}")
         lines.append((s["table"].replace("-", " "), s["loss"].upper(), optimiser, str(s["numbers"]), *errors))
     return _grid(("table", "loss", "optimiser", "numbers", "mean error", "largest"), lines, right=3)
+
+
+def _write_initial(rows: list[dict[str, Any]]) -> str:
+    """Tables 6 to 8 and 10: what is printed, and what decay leaves of the start."""
+    networks = {"resnet18": "ResNet18", "resnet50": "ResNet50", "densenet121": "DenseNet121"}
+    lines = []
+    for row in rows:
+        where = row["where"]
+        if row["table"] in ("table-9", "table-11"):
+            continue
+        case = (row["table"].replace("-", " "), where["data"].upper(), networks[where["model"]])
+        numbers = (f"{row['start']:.4f}", f"{row['share']:.4f}", f"{row['predicted']:.4f}", row["published"])
+        lines.append((*case, f"{where.get('bias_decay', 5e-4):g}", *numbers))
+    head = ("table", "data", "network", "λ_b", "initial mean", "share left", "remainder", "printed")
+    return _grid(head, lines, right=3)
 
 
 def _write_minority(rows: list[dict[str, Any]]) -> str:

@@ -5,6 +5,7 @@ from ncollapse.theory.configuration import Configuration
 from ncollapse.theory.equal_margins import equalising_weights
 from ncollapse.theory.escape import Escape, escape
 from ncollapse.theory.feature_norm import fix_feature_energy
+from ncollapse.theory.initial_values import decay_alone
 from ncollapse.theory.landscape import Landscape, bias_gradient, landscape, score_gradient
 from ncollapse.theory.mixing import Mixing, mixing_law
 from ncollapse.theory.prediction import Prediction, predict, predict_if_known
@@ -23,6 +24,7 @@ __all__ = [
     "bias_gradient",
     "certify",
     "certify_if_known",
+    "decay_alone",
     "equalising_weights",
     "escape",
     "fix_feature_energy",

@@ -1,0 +1,36 @@
+"""What SGD leaves of initial values that the loss does not see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from ncollapse.theory.problem import check_number
+
+
+def decay_alone(rates: Iterable[float], decay: float, momentum: float = 0.0) -> float:
+    """The share of its initial value that SGD leaves of a parameter with no gradient but that of its decay.
+
+    Cross-entropy, focal loss and label smoothing do not change if one number is added to all scores, so their gradients
+    sum to 0 over the classes. The mean of the biases and the mean of the rows of W then feel their decay alone, and
+    keep this share of their initial values whatever the data are (docs/theory.md, Sec. 7).
+
+    Args:
+        rates: the learning rate of each step.
+        decay: lambda, of lambda/2 |.|^2.
+        momentum: of `torch.optim.SGD`, without dampening.
+
+    >>> round(decay_alone([0.1] * 100, 0.01), 6) == round((1 - 0.1 * 0.01) ** 100, 6)
+    True
+    >>> round(decay_alone([0.01] * 46_900, 5e-5, momentum=0.9), 4)  # about exp(-0.01 * 46900 * 5e-5 / (1 - 0.9))
+    0.791
+    """
+    if not (math.isfinite(check_number("decay", decay)) and decay >= 0):
+        raise ValueError(f"decay: expected a finite number of at least 0, got {decay}")
+    if not 0 <= check_number("momentum", momentum) < 1:
+        raise ValueError(f"momentum: expected a number in [0, 1), got {momentum}")
+    share, velocity = 1.0, 0.0
+    for rate in rates:
+        velocity = momentum * velocity + decay * share
+        share -= rate * velocity
+    return share

@@ -1,0 +1,41 @@
+"""How much of its initial values a run keeps, where the loss does not see them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+from ncollapse.train.schedule import rate_at
+
+if TYPE_CHECKING:
+    from ncollapse.train.recipe import Recipe
+
+BLIND_TO_SHIFTS = ("ce", "focal", "ls")
+"""Losses that do not change if one number is added to all scores."""
+
+
+def share_left(recipe: Recipe, part: Literal["weight", "bias"], samples: int | None = None) -> float | None:
+    """The share that is left of the mean over the classes of the initial weights or biases, at the end of training.
+
+    None where that depends on the data: for losses that see the mean of the scores, and optimisers other than SGD.
+
+    Args:
+        recipe: what is trained.
+        part: the rows of W, or b.
+        samples: how many there are in training; what the data set has, if it is known by name.
+
+    >>> from ncollapse.train import recipes
+    >>> setting = recipes.get("bce-vs-ce/setting-1", loss="ce", data="mnist")
+    >>> round(share_left(setting, "bias"), 4)
+    0.4107
+    """
+    from ncollapse.theory import decay_alone
+    from ncollapse.train.theory import count_samples
+
+    samples = samples or count_samples(recipe.data)
+    if recipe.optim.name != "sgd" or recipe.loss.name not in BLIND_TO_SHIFTS or samples is None:
+        return None
+    decay = recipe.optim.weight_decay + getattr(recipe.decays, part)
+    steps = math.ceil(samples / recipe.optim.batch_size)
+    rates = (rate_at(recipe, epoch) for epoch in range(1, recipe.optim.epochs + 1) for _ in range(steps))
+    return decay_alone(rates, decay, recipe.optim.momentum)
