@@ -190,13 +190,21 @@ def sum_up(lines: Sequence[Line]) -> tuple[Verdict, str]:
 
 
 def predict_field(point: Point, field: str) -> float | None:
-    """What theory predicts for a number of the final state, None if it does not apply."""
+    """What theory predicts for a number of the final state, None if it does not apply.
+
+    The optimum; for the bias under CE and SGD, which does not reach it, what decay leaves of its initial mean.
+    """
     name = PREDICTED.get(field)
     if name is None:
         return None
     from ncollapse.theory import predict_if_known
+    from ncollapse.train.initial_values import share_left
     from ncollapse.train.theory import count_samples
 
+    if name == "bias" and point.recipe.select == "last":
+        share, start = share_left(point.recipe, "bias"), point.recipe.model.bias_init
+        if share is not None and isinstance(start, int | float):
+            return share * start
     classes = CLASSES.get(point.recipe.data.name, 10)
     problem = point.recipe.problem(num_classes=classes, samples=count_samples(point.recipe.data))
     if name == "bias" and problem is not None and problem.leaves_bias_free:
