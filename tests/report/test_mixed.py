@@ -8,6 +8,9 @@ import pytest
 from ncollapse.report import make_report, render
 from ncollapse.report.figures.grids import group_cells, name_panel
 from ncollapse.report.figures.multiples import find_swept, group_variants
+from ncollapse.report.notes import collect_notes
+from ncollapse.runs.record import RunRecord
+from ncollapse.train import recipes
 from reference.runs import write_run
 
 DATA, LOSSES, OPTIMISERS = ("mnist", "cifar10"), ("ce", "bce"), ("sgd", "adamw")
@@ -108,6 +111,30 @@ def test_many_faults_are_one_note(tmp_path):
     assert len(failed) == 1
     assert failed[0].startswith("6 runs failed: ")
     assert "the loss is not finite" in failed[0]
+
+
+def test_decays_that_hardly_acted_are_told(tmp_path):
+    """Settings of SGD: exp(-rate * steps * decay / (1 - momentum)) is left of an unseen weight."""
+
+    def told(rate, epochs=10, status="finished", config=None, **changes):
+        recipe = recipes.get("bce-vs-ce/setting-1", data="digits").override(optim__lr=rate, **changes)
+        config = config or recipe.override(optim__epochs=10, schedule__name="constant").to_dict()
+        summary = {"prediction": {"nc1": 0.0}, "train": {"num_samples": 1280}}
+        record = RunRecord(tmp_path, "a-run", config, {}, [{"epoch": epochs}], summary, status)
+        return [note for note in collect_notes([record], tmp_path) if "decays hardly acted" in note]
+
+    (note,) = told(1e-2)  # 100 steps
+    assert note.startswith("Run a-run: SGD's decays hardly acted: they leave 100% of an initial weight")
+    assert "they leave 79% of" in told(0.5)[0]  # exp(-0.25), and the first steps gather momentum
+    for nothing in (
+        told(0.9),
+        told(1e-2, optim__name="adamw"),
+        told(1e-2, decays__weight=0.5),
+        told(1e-2, epochs=9),
+        told(1e-2, status="failed"),
+        told(1e-2, config={"optim": "damaged"}),
+    ):
+        assert nothing == []
 
 
 def test_one_record_that_breaks_a_figure_does_not_take_the_page(tmp_path, monkeypatch):

@@ -9,7 +9,11 @@ from pathlib import Path
 from ncollapse.compare import QUANTITIES, gather_copies, is_number, measured
 from ncollapse.grammar import count, join
 from ncollapse.runs.record import RunRecord, get_nested
+from ncollapse.train.initial_values import share_unseen
+from ncollapse.train.recipe import Recipe
 
+MOST = 0.7
+"""Where SGD keeps more than this of the initial weights that no loss sees, its decays have hardly acted."""
 NAMED = 3
 """Up to so many runs with the same kind of fault get a note each; more are counted in one note."""
 
@@ -26,6 +30,7 @@ def collect_notes(records: Sequence[RunRecord], folder: Path, unread: Mapping[Pa
         ("have damaged files", _describe_faults),
         ("have numbers missing, which means leave out", _describe_missing_numbers),
         ("have gaps in their curves", _describe_gaps),
+        ("have decays that hardly acted, so that the prediction may be far away", _describe_decays),
         (
             "have a snapshot that cannot be read",
             lambda r: f"Run {r.run_id}: {broken[r.path]}; some figures go without it." if r.path in broken else "",
@@ -98,6 +103,25 @@ def _describe_missing_numbers(record: RunRecord) -> str:
 def _describe_gaps(record: RunRecord) -> str:
     gaps = missing_epochs(record)
     return f"Run {record.run_id}: {gaps}; its curves have gaps there, and speeds leave it out." if gaps else ""
+
+
+def _describe_decays(record: RunRecord) -> str:
+    """The predicted optimum balances loss and decays; SGD reaches it only in the time that its decays need."""
+    if record.status != "finished" or not get_nested(record.summary or {}, "prediction"):
+        return ""
+    try:
+        recipe = Recipe.from_dict(record.config)
+        trained = bool(record.history) and record.history[-1].get("epoch") == recipe.optim.epochs
+        samples = get_nested(record.summary, "train.num_samples")
+        share = share_unseen(recipe, "weight", samples) if trained else None
+    except Exception:  # a record may hold anything; then this is not known, but there is a page
+        return ""
+    if share is None or share < MOST:
+        return ""
+    return (
+        f"Run {record.run_id}: SGD's decays hardly acted: they leave {share:.0%} of an initial weight that the loss"
+        " does not see. The predicted optimum needs longer training or a higher rate."
+    )
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import groupby
+
+import numpy as np
 
 from ncollapse.theory.problem import check_number
 
 
-def decay_alone(rates: Iterable[float], decay: float, momentum: float = 0.0) -> float:
+def decay_alone(rates: Iterable[float], decay: float, momentum: float = 0.0, *, steps: int = 1) -> float:
     """The share of its initial value that SGD leaves of a parameter with no gradient but that of its decay.
 
     Cross-entropy, focal loss and label smoothing do not change if one number is added to all scores, so their gradients
@@ -16,21 +19,22 @@ def decay_alone(rates: Iterable[float], decay: float, momentum: float = 0.0) -> 
     keep this share of their initial values whatever the data are (docs/theory.md, Sec. 7).
 
     Args:
-        rates: the learning rate of each step.
+        rates: the learning rates, in turn.
         decay: lambda, of lambda/2 |.|^2.
         momentum: of `torch.optim.SGD`, without dampening.
+        steps: how many steps each rate lasts.
 
     >>> round(decay_alone([0.1] * 100, 0.01), 6) == round((1 - 0.1 * 0.01) ** 100, 6)
     True
-    >>> round(decay_alone([0.01] * 46_900, 5e-5, momentum=0.9), 4)  # about exp(-0.01 * 46900 * 5e-5 / (1 - 0.9))
+    >>> round(decay_alone([0.01] * 100, 5e-5, momentum=0.9, steps=469), 4)  # about exp(-0.01 * 46900 * 5e-5 / 0.1)
     0.791
     """
     if not (math.isfinite(check_number("decay", decay)) and decay >= 0):
         raise ValueError(f"decay: expected a finite number of at least 0, got {decay}")
     if not 0 <= check_number("momentum", momentum) < 1:
         raise ValueError(f"momentum: expected a number in [0, 1), got {momentum}")
-    share, velocity = 1.0, 0.0
-    for rate in rates:
-        velocity = momentum * velocity + decay * share
-        share -= rate * velocity
-    return share
+    state = np.array([1.0, 0.0])  # the share and its velocity
+    for rate, same in groupby(rates):
+        one = np.array([[1 - rate * decay, -rate * momentum], [decay, momentum]])
+        state = np.linalg.matrix_power(one, steps * sum(1 for _ in same)) @ state
+    return float(state[0])

@@ -29,13 +29,21 @@ def share_left(recipe: Recipe, part: Literal["weight", "bias"], samples: int | N
     >>> round(share_left(setting, "bias"), 4)
     0.4107
     """
+    return share_unseen(recipe, part, samples) if recipe.loss.name in BLIND_TO_SHIFTS else None
+
+
+def share_unseen(recipe: Recipe, part: Literal["weight", "bias"], samples: int | None = None) -> float | None:
+    """The share that SGD leaves of what no loss sees, such as the part of W orthogonal to all features.
+
+    None for optimisers other than SGD, and where it is not known how many samples there are.
+    """
     from ncollapse.theory import decay_alone
     from ncollapse.train.theory import count_samples
 
     samples = samples or count_samples(recipe.data)
-    if recipe.optim.name != "sgd" or recipe.loss.name not in BLIND_TO_SHIFTS or samples is None:
+    if recipe.optim.name != "sgd" or samples is None:
         return None
     decay = recipe.optim.weight_decay + getattr(recipe.decays, part)
     steps = math.ceil(samples / recipe.optim.batch_size)
-    rates = (rate_at(recipe, epoch) for epoch in range(1, recipe.optim.epochs + 1) for _ in range(steps))
-    return decay_alone(rates, decay, recipe.optim.momentum)
+    rates = (rate_at(recipe, epoch) for epoch in range(1, recipe.optim.epochs + 1))
+    return decay_alone(rates, decay, recipe.optim.momentum, steps=steps)
