@@ -156,6 +156,20 @@ def test_adam_collapses_after_the_rate_is_divided_as_the_note_says():
     assert f"{mlp[4000]:.4f} and {resnet[4000]:.4f} at epoch 4000" in note
 
 
+def test_augmented_mse_has_not_fitted_its_data_as_the_cause_says():
+    (cause,) = get_experiment("mse-landscape/figure-5").claim_causes
+    found = match(get_experiment("mse-landscape/figure-4").grid(), read_runs(ROOT / "results" / "runs"))
+    runs = [(one.point.keys["loss"], record) for one in found for record in one.records]
+    mse, ce = ([record for name, record in runs if name == loss] for loss in ("mse", "ce"))
+    highest = [100 * max(record.final("train.accuracy") for record in records) for records in (mse, ce)]
+    assert f"at most {highest[0]:.1f} % under MSE, {highest[1]:.1f} % under CE" in cause.why
+    assert {record.get("optim.epochs") for _, record in runs} == {50}
+    assert {min(record.series("train.nc1")[0]) for _, record in runs} == {5, 10}
+    accuracy, nc1 = (read_curve("9c0b7daedbf4", f"train.{field}") for field in ("accuracy", "nc1"))
+    ends = f"{nc1[40]:.3f} at {100 * accuracy[40]:.1f} % and of {nc1[200]:.4f} at {100 * accuracy[200]:.1f} %"
+    assert f"has an NC1 of {ends}" in cause.why
+
+
 def test_without_records_everything_is_listed_as_not_run(script, tmp_path):
     script.main(str(tmp_path / "none"), str(tmp_path / "page.md"), draw=False)
     text = (tmp_path / "page.md").read_text()
@@ -182,7 +196,7 @@ def test_every_cause_belongs_to_a_claim_of_its_entry():
     """A claim that is worded anew would else lose its cause in silence."""
     for experiment in CATALOGUE.values():
         for cause in experiment.claim_causes:
-            texts = [claim.text for claim in experiment.claims([({"loss": "none"}, run())])]
+            texts = [claim.text for claim in experiment.claims([({"loss": "none", "dim": 512, "head": "none"}, run())])]
             assert any(text.startswith(cause.start) for text in texts), (experiment.id, cause.start)
 
 
