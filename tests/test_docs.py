@@ -95,9 +95,10 @@ def test_the_readme_has_the_steps_and_the_seconds_of_the_records():
     record = json.loads((ROOT / "results/benchmarks/networks-h200.json").read_text())["networks"]
     shown = ("ResNet18", "ResNet50", "DenseNet121", "ViT-small")
     rows = [record[NETWORKS[name]] for name in shown]
-    times = [", ".join(f"{row[column]['ms']:.3g}" for row in rows) + " ms" for column in ("ours", "library")]
+    columns = ("ours", "library", "eager")
+    times = [", ".join(f"{row[column]['ms']:#.3g}" for row in rows) + " ms" for column in columns]
     readme, docs = ((ROOT / name).read_text() for name in ("README.md", "docs/recipes.md"))
-    assert f"a step of {', '.join(shown)}, bf16" in readme
+    assert f"a training step of {', '.join(shown)}, batch 128, bf16" in readme
     assert f"| {'; '.join(times)} |" in readme
     command = json.loads((ROOT / "results/benchmarks/command-h200.json").read_text())
     summary = json.loads((ROOT / f"results/runs/{command['run']}/summary.json").read_text())
