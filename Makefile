@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := dev,images,lightning,huggingface,ray,tensorboard,mlflow,export
 
-.PHONY: setup setup-demo demo test test-vision test-oldest faults lint docs bench clean
+.PHONY: setup setup-demo demo test test-gpu test-vision test-oldest faults lint docs bench clean
 
 setup: .venv/.tests-ready
 setup-demo: .venv/.ready
@@ -26,6 +26,9 @@ demo: setup-demo
 
 test: setup
 	$(BIN)/pytest -n auto --dist worksteal -q
+
+test-gpu:
+	PYTHON=$(PYTHON) ./scripts/test-gpu
 
 test-vision:
 	PYTHON=$(PYTHON) ./scripts/test-vision

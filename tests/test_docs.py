@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 from ncollapse import train
 from ncollapse.models import create
+from ncollapse.runs.record import read_runs
 from ncollapse.sweep import sweep
 
 ROOT = Path(__file__).parents[1]
@@ -176,6 +178,19 @@ def test_kernels_that_were_tried_are_told_as_measured():
     )
     for network, row in small.items():
         assert f"{names[network]} {100 * (row['tried'] / row['kept'] - 1):+.0f} %" in text
+
+
+def test_what_packing_gains_is_told_as_measured():
+    text = " ".join((ROOT / "docs/sweeps.md").read_text().split())
+    record = json.loads((ROOT / "results/benchmarks/h200.json").read_text())
+    epoch = record["full_run"]["now"]["seconds_of_an_epoch"]["median, beside the measurement of the one before"]
+    together = record["packed_now"]["steps_per_s_together"]
+    assert f"made {together} steps a second together, and one alone {math.ceil(50_000 / 128) / epoch:.0f} (" in text
+    command = "ncollapse reproduce imbalanced-relu/figure-1@4000/40:optimizer=adam "
+    runs = [run for run in read_runs(ROOT / "results/runs") if run.env["command"].startswith(command)]
+    rates = [run.history[-1]["step"] / run.history[-1]["time"]["elapsed_s"] for run in runs]
+    assert len(rates) == 4
+    assert f"made {round(sum(rates), -2):,.0f} steps a second together" in text
 
 
 def test_sweeps(monkeypatch):
