@@ -4,7 +4,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from ncollapse.papers import publications
 from ncollapse.papers.catalogue import CATALOGUE, get_experiment
@@ -168,6 +170,24 @@ def test_augmented_mse_has_not_fitted_its_data_as_the_cause_says():
     accuracy, nc1 = (read_curve("9c0b7daedbf4", f"train.{field}") for field in ("accuracy", "nc1"))
     ends = f"{nc1[40]:.3f} at {100 * accuracy[40]:.1f} % and of {nc1[200]:.4f} at {100 * accuracy[200]:.1f} %"
     assert f"has an NC1 of {ends}" in cause.why
+
+
+def test_adam_shares_the_simplex_unevenly_as_the_cause_says():
+    """Class means and W of the snapshots, centred: their product, and the singular values of both in reverse order."""
+    (cause,) = get_experiment("mse-landscape/figure-3").claim_causes
+    said = {}
+    for name, run_id in (("adam", "8ba9eb165fae"), ("sgd", "9c0b7daedbf4")):
+        record = read_run(ROOT / "results" / "runs" / run_id)
+        assert record.get("optim.name") == name
+        arrays = load_file(record.path / "snapshot.safetensors")
+        w, h = (arrays[key] - arrays[key].mean(0) for key in ("weight", "train.class_means"))
+        products, ws, hs = (np.linalg.svd(matrix, compute_uv=False)[:9] for matrix in (w @ h.T, w, h))
+        assert ws * hs[::-1] == pytest.approx(1, abs=0.03), "W is long where the means are short"
+        said[name] = f"{ws[0]:.2f} to {ws[-1]:.2f} beside {hs[-1]:.2f} to {hs[0]:.2f}"
+        if name == "adam":
+            assert f"NC3 {record.final('train.nc3'):.4f};" in cause.why
+            assert f"both centred, are {products[-1]:.2f} to {products[0]:.2f})" in cause.why
+    assert f"(singular values {said['adam']}; with SGD {said['sgd']})" in " ".join(cause.why.split())
 
 
 def test_without_records_everything_is_listed_as_not_run(script, tmp_path):
