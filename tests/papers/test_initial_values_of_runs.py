@@ -10,7 +10,8 @@ from safetensors.numpy import load_file
 from ncollapse.data import INFO
 from ncollapse.models import create
 from ncollapse.papers.publications import load
-from ncollapse.runs.record import read_runs
+from ncollapse.report.notes import MOST
+from ncollapse.runs.record import read_run, read_runs
 from ncollapse.train import Recipe
 from ncollapse.train.initial_values import share_left
 
@@ -73,9 +74,18 @@ def test_weights_end_where_decay_leaves_them(runs, text):
             initial, _ = start(recipe.model, recipe.data.name, recipe.data.channels, recipe.seed)
             ours = torch.as_tensor(arrays["weight"]).double().mean(0).norm().item()
             off.append(abs(ours / (share_left(recipe, "weight") * initial.norm().item()) - 1))
-    most = "six of them within 0.02 %" if sum(value < 2e-4 for value in off) == 6 else "?"
-    assert f"|w̄| within {100 * max(off):.2f} % of s |w̄₀| in {len(off)}, {most}" in text
+    close = sum(value < 2e-4 for value in off)
+    assert f"|w̄| within {100 * max(off):.2f} % of s |w̄₀| in {len(off)}, {close} of them within 0.02 %" in text
     assert max(off) < 0.005
+
+
+def test_the_share_says_whether_sgd_can_collapse(text):
+    shares = [
+        share_left(Recipe.from_dict(read_run(ROOT / "results" / "runs" / name).config), "weight")
+        for name in ("5e711ececa3a", "61025c3da5de")
+    ]
+    assert f"(s = {shares[0]:.2f} with momentum); at 400 times that rate (s = {shares[1]:.3f})" in text
+    assert f"notes runs with s above {MOST}." in text
 
 
 def test_the_negative_scores_of_table_13_differ_by_the_start(text):

@@ -17,6 +17,8 @@ from ncollapse.papers.markdown import describe_claim, find_claim_cause
 from ncollapse.papers.matching import match
 from ncollapse.papers.outcome import Outcome, evaluate
 from ncollapse.runs.record import read_run, read_runs
+from ncollapse.train import Recipe
+from ncollapse.train.initial_values import share_left
 from reference.paper_runs import run
 from reference.scripts import load_script
 
@@ -145,6 +147,27 @@ def test_sgd_with_momentum_goes_the_way_the_note_says():
     fitted = min(epoch for epoch, value in accuracy.items() if value == 1.0)
     assert f"from epoch {fitted} on" in " ".join(note.split())
     assert f"NC2 is {nc2[2000]:.2f} there and {nc2[4000]:.2f} at epoch 4000 (run 5e711ececa3a)" in note
+
+
+def test_sgd_collapses_at_the_pace_of_its_decays_as_the_note_says():
+    experiment = get_experiment("imbalanced-relu/figure-3")
+    note, record = experiment.notes[-1], read_run(ROOT / "results" / "runs" / "61025c3da5de")
+    recipe = Recipe.from_dict(record.config)
+    plain, momentum, _ = (share_left(point.recipe, "weight") for point in experiment.grid())
+    assert f"they leave {100 * plain:.1f} % of an initial weight" in note
+    assert f"and {100 * momentum:.1f} % with a momentum of {recipe.optim.momentum}" in note
+    assert f"they leave {100 * share_left(recipe, 'weight'):.1f} %, and the MLP" in note
+    printed = experiment.grid()[1].recipe
+    assert recipe.optim.lr == pytest.approx(400 * printed.optim.lr)
+    assert f"At 400 times the rate, with momentum and for {recipe.optim.epochs} epochs (run {record.run_id})" in note
+    shape = [record.final(f"train.{field}") for field in ("nc1", "nc2_relu", "nc3_relu")]
+    assert f"NC1 is {shape[0]:.5f}, NC2 {shape[1]:.3f}, NC3 {shape[2]:.3f}, no cosine" in note
+    cosines = [abs(record.final(f"train.mean_cosines.{part}")) for part in ("min", "max")]
+    assert f"two class means is above {max(cosines):.3f}, and" in note
+    for where in ("train.positive_score.mean", "prediction.positive_score"):
+        assert f"{record.final(where):.2f}" in note
+    for where in ("train.negative_score.mean", "prediction.negative_score"):
+        assert f"{record.final(where):.3f}" in note
 
 
 def test_adam_collapses_after_the_rate_is_divided_as_the_note_says():
