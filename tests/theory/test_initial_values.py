@@ -89,6 +89,19 @@ def test_bad_input_is_refused():
         decay_alone(RATES, 0.1, 1.0)
 
 
+def test_the_share_of_a_recipe_is_known_where_it_does_not_depend_on_data():
+    setting = recipes.get("bce-vs-ce/setting-1", loss="ce", data="mnist")
+    assert share_left(setting, "bias", samples=30_000) > share_left(setting, "bias") > 0
+    assert share_left(setting.override(loss__name="bce"), "bias") is None
+    assert share_left(setting.override(optim__name="adamw"), "bias") is None
+    assert share_left(setting.override(data__name="npz:my-data"), "bias") is None
+    assert share_left(setting.override(optim__clip_norm=1.0), "bias") is None
+    moved = setting.override(
+        optim__clip_norm=1.0, decays__bias=0.0, optim__weight_decay=5e-4
+    )  # is added after clipping
+    assert share_left(moved, "bias") == share_left(setting, "bias")
+
+
 def test_printed_biases(script, text):
     """All of them but one within 0.0012, most to the last digit; none of it fitted."""
     rows = script["follow_biases"]()

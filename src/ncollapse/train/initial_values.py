@@ -35,15 +35,17 @@ def share_left(recipe: Recipe, part: Literal["weight", "bias"], samples: int | N
 def share_unseen(recipe: Recipe, part: Literal["weight", "bias"], samples: int | None = None) -> float | None:
     """The share that SGD leaves of what no loss sees, such as the part of W orthogonal to all features.
 
-    None for optimisers other than SGD, and where it is not known how many samples there are.
+    None for optimisers other than SGD, where clipped gradients hold a decay of the loss, and where it is not known how
+    many samples there are.
     """
     from ncollapse.theory import decay_alone
     from ncollapse.train.theory import count_samples
 
     samples = samples or count_samples(recipe.data)
-    if recipe.optim.name != "sgd" or samples is None:
+    in_the_loss = getattr(recipe.decays, part)
+    if recipe.optim.name != "sgd" or samples is None or (recipe.optim.clip_norm is not None and in_the_loss > 0):
         return None
-    decay = recipe.optim.weight_decay + getattr(recipe.decays, part)
+    decay = recipe.optim.weight_decay + in_the_loss
     steps = math.ceil(samples / recipe.optim.batch_size)
     rates = (rate_at(recipe, epoch) for epoch in range(1, recipe.optim.epochs + 1))
     return decay_alone(rates, decay, recipe.optim.momentum, steps=steps)
