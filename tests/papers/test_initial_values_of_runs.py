@@ -103,6 +103,6 @@ def test_the_negative_scores_of_table_13_differ_by_the_start(text):
     found = [ours.final(f"train.{sign}_score.mean") for sign in ("positive", "negative")]
     means = [(positive + 99 * negative) / 100 for positive, negative in (printed, found)]
     gaps = [positive - negative for positive, negative in (printed, found)]
-    assert f"As printed it is not: {means[0]:.3f} for ResNet18".replace("-", "−") in text
+    assert f"The printed scores have another mean: {means[0]:.3f} for ResNet18".replace("-", "−") in text
     assert f"our run has {means[1]:.3f} with another start".replace("-", "−") in text
     assert f"s_pos − s_neg are {gaps[0]:.2f} and {gaps[1]:.2f}." in text
