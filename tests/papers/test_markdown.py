@@ -210,7 +210,13 @@ def test_adam_shares_the_simplex_unevenly_as_the_cause_says():
         if name == "adam":
             assert f"NC3 {record.final('train.nc3'):.4f};" in cause.why
             assert f"both centred, are {products[-1]:.2f} to {products[0]:.2f})" in cause.why
-    assert f"(singular values {said['adam']}; with SGD {said['sgd']})" in " ".join(cause.why.split())
+    assert f"(singular values {said['adam']}; with SGD {said['sgd']})" in cause.why
+    plain, decayed = (read_run(ROOT / "results" / "runs" / run_id) for run_id in ("3bd5cb20efc0", "597ea757271e"))
+    assert f"with an NC2 of {plain.final('train.nc2'):.3f} (run {plain.run_id})" in cause.why
+    assert f"and of {decayed.final('train.nc2'):.3f} if W and the features are decayed instead" in cause.why
+    changed = {key for key in decayed.config if decayed.config[key] != plain.config[key]}
+    assert changed == {"optim", "decays"}
+    assert plain.get("decays.feature") == decayed.get("optim.weight_decay") == 0 < decayed.get("decays.feature")
 
 
 def test_without_records_everything_is_listed_as_not_run(script, tmp_path):

@@ -33,8 +33,9 @@ UNEVEN = (
         "under Adam the NC metrics",
         "the scores do form a simplex (NC3 0.0068; the singular values of W H, both centred, are 0.98 to 1.01), but W"
         " and the class means share it unevenly: W is long where the means are short (singular values 0.65 to 0.53"
-        " beside 1.52 to 1.89; with SGD 0.57 to 0.54 beside 1.79 to 1.91), and the recipe decays all parameters but no"
-        " features, so that nothing in the loss evens that out",
+        " beside 1.52 to 1.89; with SGD 0.57 to 0.54 beside 1.79 to 1.91). The recipe decays all parameters but no"
+        " features, so nothing evens that out: by that recipe a perceptron on MNIST ends, after 100 epochs, with an NC2"
+        " of 0.375 (run 3bd5cb20efc0), and of 0.028 if W and the features are decayed instead (run 597ea757271e)",
     ),
 )
 
