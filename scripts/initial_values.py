@@ -2,7 +2,7 @@
 
 Under CE the mean of the biases over the classes feels its decay alone, so its end follows from its start, the learning
 rates and lambda_b (`theory.decay_alone`). The mean of the scores follows the mean of the rows of W in the same way; of
-that the sign is compared. The starts are those that the authors' public code draws with its default seed, 6.
+that the sign is compared. The starts are those of the authors' networks, built from the default seed of their code, 6.
 Writes results/theory/initial-values.json and prints a summary.
 
     python scripts/initial_values.py
@@ -34,7 +34,7 @@ STARTS = {
     ("densenet121", 100): (-0.002616, 0.0492),
 }
 """By network and number of classes: the mean of the initial biases, and the sum of the mean of the initial rows of W.
-Read off by running the authors' code up to its first step, without training."""
+Read off the authors' networks, built from that seed by their code; nothing was trained."""
 
 
 def list_cells() -> Iterator[tuple[str, Publication, Cell, Point]]:

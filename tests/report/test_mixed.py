@@ -124,8 +124,8 @@ def test_decays_that_hardly_acted_are_told(tmp_path):
         return [note for note in collect_notes([record], tmp_path) if "decays hardly acted" in note]
 
     (note,) = told(1e-2)  # 100 steps
-    assert note.startswith("Run a-run: SGD's decays hardly acted: they leave 100% of an initial weight")
-    assert "they leave 79% of" in told(0.5)[0]  # exp(-0.25), and the first steps gather momentum
+    assert note.startswith("Run a-run: SGD's decays hardly acted: they leave 100 % of an initial weight")
+    assert "they leave 79 % of" in told(0.5)[0]  # exp(-0.25), and the first steps gather momentum
     for nothing in (
         told(0.9),
         told(1e-2, optim__name="adamw"),

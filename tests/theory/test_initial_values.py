@@ -9,6 +9,7 @@ import torch
 
 import ncollapse as nc
 from ncollapse.papers import publications
+from ncollapse.papers.catalogue import get_experiment
 from ncollapse.theory import decay_alone
 from ncollapse.train import recipes
 from ncollapse.train.initial_values import share_left
@@ -107,6 +108,9 @@ def test_printed_biases(script, text):
     rows = script["follow_biases"]()
     exact = sum(row["half_digit"] for row in rows)
     assert f"{exact} of the {len(rows)} printed biases" in text
+    for number in range(6, 12):
+        (note,) = (n for n in get_experiment(f"bce-vs-ce/table-{number}").notes if "initial draw" in n)
+        assert f"{exact} of the {len(rows)} that the paper prints" in note
     worst = sorted(rows, key=lambda row: row["off_by"])[-1]
     assert worst["where"]["bias_decay"] == 5e-5
     assert f"the others within {worst['off_by']:.4f}" in text

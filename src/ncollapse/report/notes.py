@@ -119,8 +119,8 @@ def _describe_decays(record: RunRecord) -> str:
     if share is None or share < MOST:
         return ""
     return (
-        f"Run {record.run_id}: SGD's decays hardly acted: they leave {share:.0%} of an initial weight that the loss"
-        " does not see. The predicted optimum needs longer training or a higher rate."
+        f"Run {record.run_id}: SGD's decays hardly acted: they leave {100 * share:.0f} % of an initial weight that the"
+        " loss does not see. The predicted optimum needs longer training or a higher rate."
     )
 
 
