@@ -21,8 +21,11 @@ from ncollapse.papers.rebalance import (
     retrain_as_printed,
     second_stage_lines,
 )
+from ncollapse.runs.checkpoint import unpack
 from ncollapse.sweep.sweep import sweep
 from ncollapse.train import recipes
+from ncollapse.train.build import build_model, load_splits, make_loaders
+from ncollapse.train.distributed import join
 from reference.paper_runs import run
 
 
@@ -126,7 +129,33 @@ def test_the_cited_protocol_keeps_the_network_in_training_mode(tmp_path):
     assert seen
     result = json.loads((record.path / "rebalanced.json").read_text())
     assert result["mode"] == "training"
-    assert set(result["before"]) == set(result["after"]) == {"train", "test"}
+    assert set(result["before"]) == set(result["after"]) == {"train", "test", "mirrored"}
+
+
+def test_the_cited_protocol_scores_images_and_their_mirror_images(tmp_path):
+    """Against a loop of its own over single images, with scores averaged instead of features."""
+    recipe = recipes.get("digits").override(model__name="resnet32", data__long_tail=10.0, optim__epochs=1)
+    (record,) = sweep([recipe], tmp_path, engine="packed", jobs=1, device="cpu")
+    loaders = make_loaders(recipe, load_splits(recipe, None), join("cpu"))
+    model, _ = build_model(recipe, loaders, join("cpu"))
+    model.load_state_dict(unpack((record.path / "final.safetensors").read_bytes())[0])
+    model.eval()
+    correct = {"test": 0, "mirrored": 0}
+    for x, y in loaders.measured["test"]:
+        for image, label in zip(x, y, strict=True):
+            with torch.no_grad():
+                scores = model(image[None])[0]
+                both = (scores + model(torch.from_numpy(image.numpy()[:, :, ::-1].copy())[None])[0]) / 2
+            correct["test"] += int(scores.argmax() == label)
+            correct["mirrored"] += int(both.argmax() == label)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ncollapse.papers.rebalance.EPOCHS", 1)
+        assert rebalance_all([record], None, "cpu", None) == []
+    before = json.loads((record.path / "rebalanced.json").read_text())["before"]
+    samples = sum(len(y) for _, y in loaders.measured["test"])
+    assert correct["test"] != correct["mirrored"], "or this test could not fail"
+    for name, count in correct.items():
+        assert before[name] * samples == pytest.approx(count, abs=1.01), "a tie may fall either way by rounding"
 
 
 def test_the_cited_loss_is_the_weighted_binary_one():
@@ -186,10 +215,28 @@ def test_both_stages_on_digits(tmp_path, monkeypatch):
     assert lines[0].values == (max(chosen, key=lambda after: after["validation"])["test"],)
 
 
-def after_both_stages(tmp_path, loss, factor, accuracy, *, protocol="cited", decay=5e-3, epochs=320, validation=None):
+def test_the_cited_protocol_is_judged_with_mirror_images_and_shown_without(tmp_path):
+    points, records = [], []
+    for loss, mirrored in (("ce", 0.515), ("bce", 0.5201)):
+        keys, record = after_both_stages(tmp_path, loss, 100, 0.49, mirrored=mirrored)
+        points.append(Point({"data": "cifar100-lt", **keys}, recipes.get("digits", loss=loss)))
+        records.append(replace(record, run_id=loss, config=points[-1].recipe.to_dict()))
+    experiment = Experiment("bce-vs-ce/table-4", "", lambda: points, finals=("test.accuracy",))
+    ce, ce_alone, bce, bce_alone = second_stage_lines(experiment, match(points, records))
+    assert (ce.values, ce_alone.values, bce.values, bce_alone.values) == ((0.515,), (0.49,), (0.5201,), (0.49,))
+    assert (ce.verdict, ce_alone.verdict) == ("reproduced", "not judged")
+    assert ce_alone.row == f"{ce.row}, without mirror images"
+    claims = check_protocols([(point.keys, record) for point, record in zip(points, records, strict=True)])
+    assert [(claim.holds, claim.detail) for claim in claims][1] == (True, "+0.51 points at factor 100")
+
+
+def after_both_stages(
+    tmp_path, loss, factor, accuracy, *, protocol="cited", decay=5e-3, epochs=320, validation=None, mirrored=None
+):
     folder = tmp_path / f"{loss}-{factor}-{protocol}-{decay}-{epochs}"
     folder.mkdir()
-    after = {"test": accuracy} | ({} if validation is None else {"validation": validation})
+    after = {"test": accuracy, "validation": validation, "mirrored": mirrored}
+    after = {name: value for name, value in after.items() if value is not None}
     (folder / "rebalanced.json").write_text(json.dumps({"after": after}))
     keys = {"protocol": protocol, "factor": factor, "loss": loss, "weight_decay": decay}
     return keys, replace(run(epochs=epochs, test__accuracy=0.9), path=folder)
