@@ -6,8 +6,8 @@ two papers, neither of which says which decay and bound belong to which loss: bo
 the training set, as the decay of the first stage is; the features are those of evaluation. "cited" follows the public
 code: decay 0.1, a bound 0.1 of the way from the smallest norm to the largest, applied after each epoch, and the best
 epoch on the test set. Only the classifier is trained, but the network stays in training mode: its norms use the
-statistics of each batch and go on tracking them, and images are augmented. The accuracy that it reports in the end is of
-the mean scores of each test image and its mirror image; epochs are compared without mirror images.
+statistics of each batch and go on tracking them, and images are augmented. Epochs are compared by the accuracy on the
+test images; the accuracy that is reported averages the scores of each test image and its mirror image.
 """
 
 from __future__ import annotations
