@@ -33,7 +33,7 @@ EXTRA = {"bce-vs-ce/k-greater-than-d", "bce-vs-ce/vit", "mse-landscape/random-la
 COUNTS = {
     "bce-vs-ce/table-1": 48,
     "bce-vs-ce/table-3": 6,
-    "bce-vs-ce/table-4": 36,
+    "bce-vs-ce/table-4": 30,
     "bce-vs-ce/table-6": 12,
     "bce-vs-ce/table-7": 12,
     "bce-vs-ce/table-8": 12,

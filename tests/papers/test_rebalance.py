@@ -246,7 +246,7 @@ def after_both_stages(
 def test_table_4_is_judged_after_both_stages(bce, holds, tmp_path):
     """The accuracies of the first stage, equal here, say nothing of it."""
     runs = [after_both_stages(tmp_path, "ce", 100, 0.515), after_both_stages(tmp_path, "bce", 100, bce)]
-    printed, cited, _ = check_protocols(runs)
+    printed, cited = check_protocols(runs)
     assert (printed.holds, cited.holds) == (None, holds)
     assert cited.detail == f"{100 * (bce - 0.515):+.2f} points at factor 100"
     short = [after_both_stages(tmp_path, "ce", 10, 0.1, epochs=80), after_both_stages(tmp_path, "bce", 10, 0.2)]

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from ncollapse.compare.variants import LOSSES, OPTIMISERS
 from ncollapse.papers import publications
 from ncollapse.papers.experiment import Experiment, Point
+from ncollapse.papers.initial_draws import deviation_of_scores
 from ncollapse.papers.matching import Match, epochs_of, is_trial, lag_of
 from ncollapse.papers.publications import Cell, Publication, tabulated_alpha
 from ncollapse.papers.tied_epochs import Range, find_tied_range, read_curve
@@ -47,6 +48,7 @@ class Line:
     `runs` are the ids of our runs, `epochs` is how long they were, `asked` how long the experiment asks for.
     `passed_at` is the last epoch at which a run that reports its best epoch had the published number, None if it never
     had it. `tied` is how far our number changes, down and up, over the epochs that are tied with the best one.
+    `drawn` is a standard deviation over initial draws, where theory knows it (initial_draws.py).
     `other_schedule` is true if a run follows its schedule with another delay than asked for.
     """
 
@@ -63,6 +65,7 @@ class Line:
     asked: int | None = None
     passed_at: int | None = None
     tied: Range = (0.0, 0.0)
+    drawn: float = 0.0
     other_schedule: bool = False
     verdict: Verdict = "not run"
 
@@ -109,6 +112,11 @@ class Line:
         if self.ours is None or self.published is None or self.verdict != "reproduced":
             return False
         return abs(self.ours - self.published.value) > tolerance(self)
+
+    @property
+    def needs_draw(self) -> bool:
+        """Whether the number is reproduced because theory knows how far initial draws scatter it."""
+        return self.verdict == "reproduced" and self.distance > tolerance(replace(self, drawn=0.0))
 
 
 def compare(experiment: Experiment, matches: Sequence[Match]) -> list[Line]:
@@ -157,7 +165,7 @@ def tolerance(line: Line) -> float:
         if line.field == "train.bias" and line.keys.get("loss") == "ce":
             bound = max(bound, float(cell.std or 0))  # near zero: within the spread over classes
     seeds = 3 * statistics.stdev(line.values) if len(line.values) > 2 else 0.0
-    return max(bound, seeds, cell.unit_in_last_place)
+    return max(bound, seeds, 3 * line.drawn, cell.unit_in_last_place)
 
 
 def tolerance_in_points(field: str) -> float | None:
@@ -176,8 +184,9 @@ def sum_up(lines: Sequence[Line]) -> tuple[Verdict, str]:
     unjudged = sum(line.verdict == "not judged" and line.published is not None for line in lines)
     trials = sum(line.verdict == "too short" and line.published is not None for line in lines)
     detail = f"{exact} of {len(counted)} number{'' if len(counted) == 1 else 's'} reproduced"
-    ties = sum(line.needs_ties for line in lines)
-    detail += f" ({ties} at a tied epoch)" if ties else ""
+    ties, draws = sum(line.needs_ties for line in lines), sum(line.needs_draw for line in lines)
+    helped = [f"{ties} at a tied epoch"] * (ties > 0) + [f"{draws} as far as the initial draw decides"] * (draws > 0)
+    detail += f" ({', '.join(helped)})" if helped else ""
     detail += f", {direction} in direction" if direction else ""
     detail += f", {unjudged} not judged" if unjudged else ""
     detail += f", {trials} too short to judge" if trials else ""
@@ -248,6 +257,7 @@ def _make_line(field: str, found: Match, cell: Cell | None, row: str) -> Line:
         asked=found.asked_epochs,
         passed_at=_find_epoch(field, cell, found) if cell else None,
         other_schedule=any(lag_of(record) != found.point.recipe.schedule.lag for record in found.records),
+        drawn=statistics.fmean(map(deviation_of_scores, found.records)) if pairs and field.endswith("_score") else 0.0,
         tied=_find_ties(field, [record for _, record in pairs]) if found.point.recipe.select != "last" else (0.0, 0.0),
     )
 

@@ -203,6 +203,8 @@ def _deviate(line: Line, digits: int) -> str:
     said = say(line.ours - value)
     if line.needs_ties:
         said += " (tied epochs: " + " to ".join(say(line.ours + change - value) for change in line.tied) + ")"
+    if line.needs_draw:
+        said += f" (± {line.drawn:.{digits}f} over initial draws)"
     return said
 
 

@@ -32,7 +32,7 @@ def find_tied_range(record: RunRecord, field: str) -> Range:
 def read_changes(record: RunRecord, field: str) -> dict[int, float]:
     """By how much a number changes from the reported epoch to each tied one; empty where there is no curve of it.
 
-    Of test scores, whose curves are not recorded, the change of the training scores.
+    Of test scores, whose curves older records lack, the change of the training scores.
     """
     curve, epoch = read_curve(record, field), record.final("selected_epoch")
     curve = curve or read_curve(record, field.replace("test.", "train."))
