@@ -49,9 +49,9 @@ Published | ours | predicted, for every table and figure of the five papers that
   accuracy is within one standard error of the best (0.2 to 0.5 points, from the size of the test set) are tied: with
   another seed, another of them is reported. Our number stands for its range over these epochs; where that decides, the
   range is in brackets, and the verdict counts how many numbers need it. Older records have no test scores of every
-  epoch; theirs are taken to change as the training scores do. The rule is lenient, since every number has its own range while
-  the paper's come from one epoch: the table of the papers counts the numbers without the rule too, and with one tied
-  epoch for all numbers of a run.
+  epoch; theirs are taken to change as the training scores do. The rule is lenient, since every number has its own range
+  while the paper's come from one epoch: the table of the papers counts the numbers without the rule too, and with one
+  tied epoch for all numbers of a run.
 - **Not judged**: nothing was printed to compare with, or the number had not converged in the paper's own runs (BCE,
   AdamW, batch 128, lambda_b = 5e-4).
 - **epochs** is how long our runs were; "40 of 100" where the paper trained longer. The schedule is then shortened in
