@@ -25,6 +25,7 @@ NAMES = {
     "train.accuracy": "A train",
     "train.uniform_accuracy": "A_Uni train",
     "test.accuracy": "A test",
+    "test_plain.accuracy": "A test, without mirror images",
     "test.uniform_accuracy": "A_Uni test",
     "test.positive_score": "s_pos test",
     "test.negative_score": "s_neg test",

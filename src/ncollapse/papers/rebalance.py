@@ -42,6 +42,8 @@ CITED_DECAY, CITED_BOUND = 0.1, 0.1
 EPOCHS, BATCH, RATE, MOMENTUM = 10, 64, 0.01, 0.9
 MIRRORED = "mirrored"
 """The test set again, each image averaged with its mirror image."""
+UNMIRRORED = "test_plain.accuracy"
+"""The field of the accuracy on the test images alone, where the one with mirror images is judged."""
 
 
 def balance_weights(counts: Sequence[int], beta: float = BETA) -> list[float]:
@@ -264,7 +266,7 @@ def second_stage_lines(experiment: Experiment, matches: Sequence[Match]) -> list
         lines.append(line)
         if any(MIRRORED in after for after in best.values()):
             alone = tuple(after["test"] for after in best.values())
-            lines.append(replace(line, row=f"{line.row}, without mirror images", published=None, values=alone))
+            lines.append(replace(line, field=UNMIRRORED, published=None, values=alone))
     return judge_all(experiment, lines)
 
 
