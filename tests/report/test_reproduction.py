@@ -49,6 +49,19 @@ def test_the_page_holds_verdict_numbers_figures_and_runs(records, tmp_path):
     assert len(read_specs(text)) >= 3
 
 
+def test_what_a_verdict_owes_to_ties_or_draws_stands_below_the_number(records):
+    experiment, lines, _, _ = lay_out("bce-vs-ce/table-13", records)
+    table = tabulate_lines(experiment, lines)
+    place = [column.text for column in table.columns].index("off by")
+    below = [(line, row[place].lines) for line, row in zip([x for x in lines if x.values], table.rows, strict=True)]
+    assert all("(" not in row[place].text for row in table.rows)
+    assert {bool(said) for line, said in below if line.needs_ties} == {True}
+    assert {said for line, said in below if line.needs_draw} == {("± 0.02 over initial draws",)}
+    assert {said for line, said in below if not (line.needs_ties or line.needs_draw)} == {()}
+    assert "over initial draws" in table.method
+    assert "over initial draws" not in tabulate_lines(*lay_out("bce-vs-ce/table-1", records)[:2]).method
+
+
 def test_rows_are_what_was_run_and_columns_what_is_known(records):
     experiment, lines, _, found = lay_out("bce-vs-ce/table-1", records)
     table = tabulate_lines(experiment, lines)

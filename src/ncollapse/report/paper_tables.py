@@ -45,13 +45,14 @@ def tabulate_lines(experiment: Experiment, lines: Sequence[Line]) -> Table | Non
     waiting = sum(line.published is not None and not line.values for line in lines)
     if waiting:
         notes.append(f"{count(waiting, 'published number')} not run are left out.")
+    drawn = " or, where theory knows them, over initial draws" if any(line.needs_draw for line in shown) else ""
     return Table(
         "published",
         "Published, ours, predicted",
         "As printed, the mean over seeds, and what theory predicts without fitting. ± is a spread over samples or "
         "classes, in brackets over seeds. Reproduced: within 1 % (5 % under SGD) or three standard deviations over "
-        "seeds, accuracies within one point, at the reported epoch or one that is tied with it; in direction: the "
-        "losses are ordered as published." + explain_symbols([line.field for line in shown]),
+        f"seeds{drawn}, accuracies within one point, at the reported epoch or one that is tied with it; in direction: "
+        "the losses are ordered as published." + explain_symbols([line.field for line in shown]),
         tuple(Cell(text) for text in ("number", *(HEAD[i] for i in columns))),
         tuple(body),
         notes=tuple(notes),
@@ -153,5 +154,10 @@ def _gain_cell(first: Line | None, second: Line | None) -> Cell:
 def _cell(text: str, column: int, line: Line) -> Cell:
     value = {"published": line.published and line.published.value, "ours": line.ours, "predicted": line.predicted}
     number = value.get(HEAD[column])
-    signed = number is not None or HEAD[column] == "off by"
-    return Cell(text.replace("-", "−") if signed else text, numbers={} if number is None else {HEAD[column]: number})
+    below: tuple[str, ...] = ()
+    if HEAD[column] == "off by":  # what the verdict owes to tied epochs or initial draws goes below the number
+        text, _, reason = text.replace("-", "−").partition(" (")
+        below = (reason.removesuffix(")"),) if reason else ()
+    elif number is not None:
+        text = text.replace("-", "−")
+    return Cell(text, below, numbers={} if number is None else {HEAD[column]: number})
