@@ -265,12 +265,12 @@ def summarise_sgd(outcomes: Iterable[Outcome]) -> str:
     lines = [line for line in judged if line.keys.get("optimizer") == "sgd"]
     if not lines:
         return ""
-    strict = [replace(line, keys={**line.keys, "optimizer": "adamw"}) for line in lines]
+    strict = [replace(line, keys={**line.keys, "optimizer": "adamw"}, drawn=0.0) for line in lines]
     kept = sum(line.verdict == "reproduced" for line in lines)
     strictly = sum(line.distance <= tolerance(line) for line in strict)
     return (
-        f"Of the {len(lines)} numbers of runs with SGD that have a relative tolerance, {kept} are reproduced to 5 %,"
-        f" and {strictly} to the 1 % that is asked of other runs."
+        f"Of the {len(lines)} numbers of runs with SGD that have a relative tolerance, {kept} are reproduced, to 5 %"
+        f" or as far as initial draws scatter them, and {strictly} to the 1 % that is asked of other runs."
     )
 
 
