@@ -207,9 +207,9 @@ def share(part: int, whole: int) -> str:
     """A share in numbers and percent.
 
     >>> share(19, 20), share(0, 0)
-    ('19 of 20 (95.0 %)', 'none')
+    ('19 of 20 (95.0 %)', 'none to judge')
     """
-    return f"{part} of {whole} ({100 * part / whole:.1f} %)" if whole else "none"
+    return f"{part} of {whole} ({100 * part / whole:.1f} %)" if whole else "none to judge"
 
 
 def update_readme(path: Path, table: Sequence[str]) -> None:

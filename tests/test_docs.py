@@ -101,7 +101,7 @@ def test_the_readme_has_the_steps_and_the_seconds_of_the_records():
     times = [", ".join(f"{row[column]['ms']:#.3g}" for row in rows) + " ms" for column in columns]
     readme, docs = ((ROOT / name).read_text() for name in ("README.md", "docs/recipes.md"))
     assert f"a training step of {', '.join(shown)}, batch 128, bf16" in readme
-    assert f"| {'; '.join(times)} |" in readme
+    assert all(f"| {line} |" in readme for line in times)
     command = json.loads((ROOT / "results/benchmarks/command-h200.json").read_text())
     summary = json.loads((ROOT / f"results/runs/{command['run']}/summary.json").read_text())
     assert summary["time"]["wall_s"] < command["seconds"] < summary["time"]["wall_s"] + 5
@@ -203,6 +203,8 @@ def test_sweeps(monkeypatch):
 def test_data(data_root, monkeypatch):
     from ncollapse import data
 
+    if not (data_root / "cifar-10-batches-py").is_dir():
+        pytest.skip("no CIFAR-10 in the data root")
     load = data.load
     few = torch.arange(256)
     monkeypatch.setattr(data, "load", lambda name, root, **rest: load(name, data_root, **rest).select(few))

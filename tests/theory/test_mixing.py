@@ -198,6 +198,8 @@ def test_the_comparison_with_runs():
     script = load_script("mixed_targets")
     record = json.loads((ROOT / "results" / "theory" / "mixed-targets.json").read_text())
     printed = list(script.read_printed())
+    recorded = {row["source"] for row in script.read_records(ROOT / "results" / "runs")}
+    assert recorded <= {row["source"] for row in record["rows"]}, "mixed_targets.py must be run again"
     assert script.fit_share(printed) == pytest.approx(record["unseen_share"], abs=1e-3)
     assert 0.2 < record["unseen_share"] < 0.3
     old = {(r["source"], r["data"], r["model"], r["loss"], r["optimizer"]): r for r in record["rows"]}
@@ -213,7 +215,7 @@ def test_the_comparison_with_runs():
         )
     errors = record["errors"]
     assert all(line["unseen_partner"] < line["free"] for line in errors)
-    assert 0.55 < min(line["free"] for line in errors) < max(line["free"] for line in errors) < 2.05
+    assert 0.45 < min(line["free"] for line in errors) < max(line["free"] for line in errors) < 2.05
     for row in record["rows"]:  # too confident in every row
         assert all(abs(row["free"][name]) > abs(value) for name, value in row["measured"].items())
     adamw = [line for line in errors if line["data"] == "cifar10" and line["optimizer"] == "adamw"]

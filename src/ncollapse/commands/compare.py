@@ -41,8 +41,8 @@ class Args:
     out: Path = Path("comparison")
     """The folder of the runs and the page."""
     recipe: str | None = None
-    """The settings all runs share: a recipe's name or a TOML or JSON file. By default digits for small images and
-    vectors, bce-vs-ce/setting-2 for images."""
+    """The settings all runs share: a recipe's name or a TOML or JSON file. By default digits for digits, gaussian and
+    npz:PATH, bce-vs-ce/setting-2 for other data."""
     model: str | None = None
     """The network: one of ours, timm:NAME, torchvision:NAME, or package.module:FACTORY for your own."""
     epochs: int | None = None

@@ -151,10 +151,11 @@ class LossSpec:
         except ValueError as error:
             raise ValueError(f"recipe: loss.name: {error}") from None
         for key in [key for key in params if key in LossSpec.__dataclass_fields__ and key != "name"]:
-            check(getattr(self, key) is None, f"loss.{key}", getattr(self, key), f"none beside {self.name}")
             value = params.pop(key)
             whole = isinstance(value, int) and not isinstance(value, bool)
-            object.__setattr__(self, key, float(value) if whole else value)
+            value, given = float(value) if whole else value, getattr(self, key)
+            check(given is None or given == value, f"loss.{key}", given, f"none beside {self.name}")
+            object.__setattr__(self, key, value)
         object.__setattr__(self, "name", join_call(base, params))
 
     def make(self) -> Loss:
