@@ -41,6 +41,17 @@ def test_trains_resumes_and_says_when_there_is_nothing_to_do(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["train"] == summary["train"]
 
 
+def test_a_loss_with_parameters_in_its_name(tmp_path, capsys):
+    """Its recipe already has them when the option is applied."""
+    arguments = ["train", "digits", "--optim.epochs", "1", "--device", "cpu", "--out", str(tmp_path), "--json"]
+    assert main([*arguments, "--loss.name", "focal(gamma=2)"]) == 0
+    named = json.loads(capsys.readouterr().out)["run_id"]
+    assert main([*arguments, "--loss.name", "focal", "--loss.gamma", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["run_id"] == named
+    assert main([*arguments, "--loss.name", "focal(gamma=2)", "--loss.gamma", "3"]) == 2
+    assert "loss.gamma: expected none beside focal(gamma=2), got 3.0" in capsys.readouterr().err
+
+
 def test_recipe_files(tmp_path, capsys):
     path = tmp_path / "mine.toml"
     path.write_text("seed = 4\n[optim]\nepochs = 1\nbatch_size = 128\n[model]\nname = 'mlp-small'\n")

@@ -78,3 +78,7 @@ def test_the_table_of_costs_is_the_record():
         )
     assert "\n".join(wanted) in PAGE
     assert len(wanted) >= 9
+    (most,) = (row for row in rows if (row["K"], row["d"]) == (50_000, 256))
+    assert f"take {most['same_mib']:.0f} MiB above the inputs, and every field {most['all_mib']:.0f} MiB" in " ".join(
+        PAGE.split()
+    )
