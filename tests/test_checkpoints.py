@@ -349,7 +349,9 @@ class Evil:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "own_network:build"], "or all of --model, --weights and --data, got neither"),
+        (["--model", "own_network:build"], "or all of --model, --weights and --data, got no --weights and --data"),
+        (["--model", "m", "--weights", "w.pt"], "or all of --model, --weights and --data, got no --data"),
+        ([], "or all of --model, --weights and --data, got neither"),
         (["x.npz", "--model", "m"], "got both"),
         (["--model", "own_network:none", "--weights", "w.pt", "--data", "digits"], "cannot be imported as package"),
         (["--model", "nowhere:build", "--weights", "w.pt", "--data", "digits"], "No module named 'nowhere'"),

@@ -125,6 +125,8 @@ def test_head_without_bias():
         ({"bias_init": None}, "'theory', got None"),
         ({"bias_init": "theory"}, "bias_init='theory' needs a problem"),
         ({"bias_init": [1.0, 2.0]}, "one number for each of 3 classes"),
+        ({"bias_init": float("nan")}, "bias_init: expected a finite number, got nan"),
+        ({"bias_init": [1.0, 2.0, float("inf")]}, "bias_init: expected finite numbers, got"),
         ({"bias_init": {"prior": [1, 2]}}, "bias_init: expected 3 numbers > 0 as the prior"),
         ({"bias_init": {"prior": [1, 0, 2]}}, "bias_init: expected 3 numbers > 0 as the prior"),
         ({"bias_init": {"counts": [1, 1, 2]}}, "got keys \\['counts'\\]"),

@@ -235,6 +235,8 @@ def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
     if bias_init is None:
         raise ValueError("bias_init: expected a number, K numbers, {'prior': counts} or 'theory', got None")
     if isinstance(bias_init, int | float):
+        if not math.isfinite(bias_init):
+            raise ValueError(f"bias_init: expected a finite number, got {bias_init}")
         return start + float(bias_init)
     if isinstance(bias_init, str):
         if bias_init != "theory" and bias_init not in _BIAS_RULES:
@@ -260,4 +262,6 @@ def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
         return start + values
     if values.shape != start.shape:
         raise ValueError(f"bias_init: expected one number for each of {len(start)} classes, got {list(values.shape)}")
+    if not bool(values.isfinite().all()):
+        raise ValueError(f"bias_init: expected finite numbers, got {values.tolist()}")
     return values.clone()

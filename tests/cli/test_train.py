@@ -76,6 +76,7 @@ def test_recipe_files(tmp_path, capsys):
         (["digits", "--out", "x", "--select", "best-validation"], ("data.validation", "best-validation")),
         (["digits", "--out", "x", "--data.name", "mnist", "--device", "cpu"], ("NCOLLAPSE_DATA", "--data-root")),
         (["bce-vs-ce/setting-1", "--out", "x", "--device", "cpu", "--data-root", "/no/such/root"], ("/no/such/root",)),
+        (["--out", "x", "digits"], ("RECIPE: expected it first", "train digits --out ...", "got --out")),
         (["digits", "--out", "file"], ("--out file: is a file, not a folder",)),
         (["digits", "--out", "x", "--model.name", "resnet19", "--device", "cpu"], ("resnet19", "resnet18")),
         ([], ("usage", "digits")),

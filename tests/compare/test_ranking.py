@@ -38,6 +38,16 @@ def test_a_clear_lead_wins(tmp_path):
     assert ranking.places[0].images == 1000
 
 
+def test_rates_of_training_are_told_from_those_of_the_test_set(tmp_path):
+    values = {
+        "ce": {"test.accuracy": [0.9, 0.91, 0.92], "train.accuracy": [0.95, 0.951, 0.952]},
+        "bce": {"test.accuracy": [0.91, 0.90, 0.92], "train.accuracy": [0.96, 0.961, 0.962]},
+    }
+    sentence = write_values(tmp_path, values).findings[1].sentence
+    assert "; train accuracy 1 point higher (10 images)" in sentence
+    assert "Against CE: accuracy not distinguishable" in sentence
+
+
 def test_one_or_two_images_win_nothing(tmp_path):
     found = write_values(
         tmp_path, {"ce": {"test.accuracy": [0.9, 0.91, 0.92]}, "bce": {"test.accuracy": [0.902, 0.912, 0.922]}}

@@ -92,6 +92,7 @@ def test_random_labels_keep_counts_and_lose_meaning(digits):
     [
         (lambda data: per_class_counts(data, [1, 2]), "counts: expected 10 numbers"),
         (lambda data: per_class_counts(data, [1000] + [1] * 9), r"counts\[0\]: expected a value in 0..142"),
+        (lambda data: samples_per_class(data, 0), "count: expected at least 1, got 0"),
         (lambda data: long_tail(data, 0.5), "factor"),
         (lambda data: step_imbalance(data, float("nan")), "ratio"),
         (lambda data: validation_split(data, 1.0), "fraction"),

@@ -109,6 +109,19 @@ def test_statistics_refuse_what_is_no_matrix_by_name():
     assert nc.ClassStatistics(4, 3).update(H.numpy(), Y.tolist()).counts.tolist() == [3, 3, 3, 3]
 
 
+def test_other_kinds_of_tensors_problems_and_statistics_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"^features: expected a dense tensor, got a sparse one"):
+        nc.measure(H.to_sparse(), Y)
+    with pytest.raises(TypeError, match=r"^problem: expected a Problem, .* got 'bce'"):
+        nc.measure(H, Y, problem="bce")
+    with pytest.raises(TypeError, match=r"^other: expected ClassStatistics, got int"):
+        nc.ClassStatistics(4, 3).merge(3)
+    for sizes in ((0, 3), (4, 0)):
+        for kind in (nc.ClassStatistics, nc.NeuralCollapse):
+            with pytest.raises(ValueError, match=r"^num_classes and dim: expected at least 1"):
+                kind(*sizes)
+
+
 def test_labels_that_change_between_passes_are_noticed():
     with pytest.raises(ValueError, match="second pass"):
         nc.measure(Changing(True), num_classes=3)

@@ -221,6 +221,20 @@ def test_impossible_networks_are_refused(options, match):
         create(**{"name": "resnet18", "num_classes": 10, **options})
 
 
+@pytest.mark.parametrize("name", ["resnet18", "densenet121-small", "vit-small", "mlp-small"])
+def test_the_classifier_is_replaced_as_in_timm(name):
+    network = create(name, 10, in_channels=3).double()
+    network.reset_classifier(4)
+    head = network.get_classifier()
+    assert (head.weight.shape, head.weight.dtype) == ((4, network.num_features), torch.float64)
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    assert network.eval()(x).shape == (2, 4)
+    assert network.num_classes == 4
+    without = create(name, 10, in_channels=3, bias=False)
+    without.reset_classifier(4)
+    assert without.get_classifier().bias is None
+
+
 def test_the_documented_table_is_true():
     text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
     rows = re.findall(r"^\| `(\S+)` \| (\d+) \| (\w+) \| ([\d ]+) \| ([\d ]*) \|$", text, re.MULTILINE)

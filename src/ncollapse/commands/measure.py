@@ -11,6 +11,7 @@ import tyro
 
 from ncollapse import console
 from ncollapse.commands.options import parse_args
+from ncollapse.grammar import join
 from ncollapse.metrics import Measurement, measure
 from ncollapse.metrics.files import read_arrays
 from ncollapse.metrics.table import make_table
@@ -93,7 +94,9 @@ def measure_file(file: Path, args: Args) -> Measurement:
 def measure_model(args: Args) -> Checkpoint:
     """Measure a checkpoint; tensors of the file that the network does not have are named on standard error."""
     if args.model is None or args.weights is None or args.data is None:
-        raise ValueError("FILE: expected a file of arrays, or all of --model, --weights and --data, got neither")
+        missing = [f"--{name}" for name in ("model", "weights", "data") if getattr(args, name) is None]
+        got = "neither" if len(missing) == 3 else f"no {join(missing)}"
+        raise ValueError(f"FILE: expected a file of arrays, or all of --model, --weights and --data, got {got}")
     given = {"numerical_rank": args.numerical_rank, "fields": args.fields, "reference": args.reference}
     for name, value in {**given, "min_count": args.min_count != 1}.items():
         if value:

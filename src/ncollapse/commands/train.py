@@ -63,6 +63,8 @@ def main(argv: list[str]) -> int:
     """Find the recipe, let the options change it, train, print what came out."""
     if not argv or argv[0].startswith("-"):
         asked = bool(argv) and argv[0] in ("-h", "--help")
+        if argv and not asked:
+            raise ValueError(f"RECIPE: expected it first, as in ncollapse train digits {argv[0]} ..., got {argv[0]}")
         names = "\n  ".join(recipes.NAMES)
         tail = "ncollapse train RECIPE --help lists the options with that recipe's values."
         print(

@@ -31,6 +31,16 @@ def show(value: float, digits: int = 4, percent: bool = False, sign: bool = Fals
     return text.replace("-", "−")
 
 
+def show_points(share: float) -> str:
+    """The size of a difference of two rates.
+
+    >>> show_points(-0.0931), show_points(0.01)
+    ('9.3 points', '1 point')
+    """
+    size = show(100 * abs(share), 2)
+    return f"{size} point{'' if size == '1' else 's'}"
+
+
 def show_estimate(value: Estimate, percent: bool = False) -> str:
     """Mean and standard deviation to the digits the deviation allows; the mean alone for one seed.
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ncollapse.compare.findings import Finding, name_early
-from ncollapse.compare.numbers import show, show_factor, show_images
+from ncollapse.compare.numbers import show, show_factor, show_images, show_points
 from ncollapse.compare.quantities import QUANTITIES, Quantity
 from ncollapse.compare.ranking import Effect, Place, Ranking
 from ncollapse.compare.seeds import Difference, Estimate, seeds_needed
@@ -93,7 +93,7 @@ def size_text(effect: Effect) -> str:
     side = "higher" if mean > 0 else "lower"
     if effect.quantity.ratio:
         return f"{show_factor(abs(mean))} times {side}"
-    size = f"{show(100 * abs(mean), 2)} points {side}"
+    size = f"{show_points(mean)} {side}"
     images = show_images(effect.difference)
     return f"{size} ({images})" if images else size
 
@@ -142,7 +142,8 @@ def describe_ranges(findings: Sequence[Finding]) -> list[tuple[str, str]]:
 
 def difference_clause(finding: Finding, quantity: Quantity) -> str:
     """What a difference to the reference says, with its interval."""
-    d, title = finding.effect(quantity), quantity.short
+    rate_of_training = quantity.percent and quantity.split == "train"  # "accuracy" alone is that of the test set
+    d, title = finding.effect(quantity), quantity.title if rate_of_training else quantity.short
     if not math.isfinite(d.mean):
         return f"{title} not measured"
     size = size_text(Effect(finding, quantity, d)) if d.mean else "equal"
@@ -170,7 +171,7 @@ def _accuracy_sentence(ranking: Ranking) -> str:
     behind = second.behind
     if behind is None or behind.n == 0:
         return f"{_loss(best)} has the highest {name}, but shares no seed with {_loss(second)}: nothing is shown by it."
-    lead = f"{show(100 * abs(behind.mean), 2)} points" + (f", {show_images(behind)}" if behind.resolution else "")
+    lead = show_points(behind.mean) + (f", {show_images(behind)}" if behind.resolution else "")
     if ranking.pairs == 1:
         equal = "are equal" if behind.mean == 0 else f"differ by {lead}"
         both = join([_loss(best), _loss(second)])
@@ -184,10 +185,10 @@ def _accuracy_sentence(ranking: Ranking) -> str:
     if len(leaders) == len(ranking.places):
         if len(leaders) == 2:
             return f"No loss wins on {name}: {join([_loss(p) for p in leaders])} differ by {lead}, which may be chance."
-        spread = 100 * abs(ranking.places[-1].behind.mean) if ranking.places[-1].behind else 0.0
-        return f"No loss wins on {name}: all {len(leaders)} lie within {show(spread, 2)} points."
+        spread = ranking.places[-1].behind.mean if ranking.places[-1].behind else 0.0
+        return f"No loss wins on {name}: all {len(leaders)} lie within {show_points(spread)}."
     losers = [p for p in ranking.places if not p.leads]
-    told = [f"{_loss(p)} is {show(100 * abs(p.behind.mean), 2)} points lower" for p in losers if p.behind]
+    told = [f"{_loss(p)} is {show_points(p.behind.mean)} lower" for p in losers if p.behind]
     return f"{join([_loss(p) for p in leaders])} lead on {name} and cannot be told apart; {join(told)}."
 
 
@@ -216,7 +217,7 @@ def _advice(ranking: Ranking) -> str:
         return ""
     if behind.n == 1:
         return "Run at least two more seeds."
-    size = f"{show(100 * abs(behind.mean), 2)} points"
+    size = show_points(behind.mean)
     if behind.too_small:
         return f"A difference of {show_images(behind)} is too small to count: a larger test set would tell more."
     needed = seeds_needed(behind)

@@ -43,6 +43,8 @@ def per_class_counts(dataset: Data, counts: Sequence[int], seed: int | None = 0)
 
 def samples_per_class(dataset: Data, count: int, seed: int | None = 0) -> Data:
     """Keep the same number of samples of every class."""
+    if count < 1:
+        raise ValueError(f"count: expected at least 1, got {count}")
     return per_class_counts(dataset, [count] * dataset.num_classes, seed)
 
 

@@ -170,8 +170,10 @@ def check_features(features: Array) -> None:
 
 
 def check_real(name: str, values: Array) -> None:
-    """Refuse complex numbers, objects and texts, and masked arrays, whose mask would be lost."""
+    """Refuse sparse tensors, complex numbers, objects, texts, and masked arrays, whose mask would be lost."""
     if isinstance(values, Tensor):
+        if values.layout != torch.strided:
+            raise ValueError(f"{name}: expected a dense tensor, got a sparse one")
         unfit = values.is_complex()
     else:
         refuse_masked(name, values)

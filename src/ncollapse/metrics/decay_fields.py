@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -88,6 +88,12 @@ def measure_relu_logits(problem: Decays, weight: Rows, moments: Moments) -> floa
                 target.diagonal().add_(heights[right] / target_size)
             square += (rows @ means.block(right).T / size - target).square().sum()
     return float(square.sqrt())
+
+
+def require_problem(problem: Any) -> None:
+    """Refuse what has no decays, such as the name of a loss."""
+    if problem is not None and not hasattr(problem, "num_classes"):
+        raise TypeError(f"problem: expected a Problem, such as ncollapse.Problem('bce', ...), got {problem!r}")
 
 
 def check_problem(problem: Decays, num_classes: int) -> None:

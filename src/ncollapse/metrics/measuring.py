@@ -21,7 +21,7 @@ from .class_fields import (
 from .class_sums import LARGEST, refuse_scale, sum_classes
 from .classifier import Classifier, HeadLike, check_head, place_classifier, settle_classes
 from .collapse import Moments
-from .decay_fields import Decays
+from .decay_fields import Decays, require_problem
 from .measurement import NAN, Measurement
 from .numerical_rank import measure_numerical_rank
 from .presence import Presence, check_min_count, find_present
@@ -67,8 +67,8 @@ def measure(
         problem: a `Problem` (its decays and samples a class), for `bias_residual`, `bias_residual_printed`, `nc3_relu`.
         numerical_rank: also measure `numerical_rank`, which takes a QR of every class's features.
         fields: names of the fields to measure, with no more work than they need; the others stay NaN. "all" means
-            every field. The default is every field up to 10,000 classes; above, fields that need every score (N K d
-            operations) or every pair of classes (K^2 d) are left out, and a warning names them.
+            all but `numerical_rank`, and so does the default up to 10,000 classes; above, fields that need every score
+            (N K d operations) or every pair of classes (K^2 d) are left out, and a warning names them.
         missing_classes: "skip" measures the fields that compare class means over the classes that have samples
             (`present_classes` of them), with one warning; "strict" makes these fields NaN if a class has no sample.
         reference: other samples, such as the training set, whose class means `nc4` and `nearest_mean_accuracy` use:
@@ -87,6 +87,7 @@ def measure(
     """
     if missing_classes not in ("skip", "strict"):
         raise ValueError(f'missing_classes: expected "skip" or "strict", got {missing_classes!r}')
+    require_problem(problem)
     given = check_head(weight, bias, head)
     strict, least = missing_classes == "strict", check_min_count(min_count)
     if isinstance(features, ClassStatistics):

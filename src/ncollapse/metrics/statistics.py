@@ -18,6 +18,12 @@ from .transfer import choose_site, copy_together
 STATE = ("counts", "means", "scatter", "squares", "refused")
 
 
+def check_sizes(num_classes: int, dim: int) -> None:
+    """Refuse statistics of no class or no dimension."""
+    if num_classes < 1 or dim < 1:
+        raise ValueError(f"num_classes and dim: expected at least 1, got num_classes={num_classes}, dim={dim}")
+
+
 class ClassStatistics:
     """Running class statistics by the update of Chan, Golub and LeVeque: centred, so that nothing cancels.
 
@@ -32,8 +38,7 @@ class ClassStatistics:
     """
 
     def __init__(self, num_classes: int, dim: int, device: str | torch.device = "cpu") -> None:
-        if num_classes < 1 or dim < 1:
-            raise ValueError(f"num_classes and dim: expected at least 1, got num_classes={num_classes}, dim={dim}")
+        check_sizes(num_classes, dim)
         self.num_classes = num_classes
         self.dim = dim
         self.state = make_state(num_classes, dim, device)
@@ -65,6 +70,8 @@ class ClassStatistics:
 
     def merge(self, other: ClassStatistics) -> ClassStatistics:
         """Add another's samples; returns itself."""
+        if not isinstance(other, ClassStatistics):
+            raise TypeError(f"other: expected ClassStatistics, got {type(other).__name__}")
         if (self.num_classes, self.dim) != (other.num_classes, other.dim):
             raise ValueError(
                 f"other: statistics of {other.num_classes} classes in dimension {other.dim} do not fit "

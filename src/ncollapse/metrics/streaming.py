@@ -25,7 +25,7 @@ from .rows import ONE_HOT_CLASSES
 from .scores import Spread
 from .selection import check_fields
 from .shards import Shards
-from .statistics import ClassStatistics, absorb, combine, make_state, refuse
+from .statistics import ClassStatistics, absorb, check_sizes, combine, make_state, refuse
 
 BUFFERED_NUMBERS = 1 << 21  # 16 MB of features wait for one update of the statistics: few launches a batch on a GPU
 COUNTERS = frozenset(("_computed", "_update_count"))  # torchmetrics sets them at every update: not a module's slow way
@@ -101,6 +101,7 @@ class NeuralCollapse(Metric):
     sizes: Tensor
 
     def __init__(self, num_classes: int, dim: int, *, shard_classes: bool = False, **kwargs: Any) -> None:
+        check_sizes(num_classes, dim)
         alone = {"sync_on_compute": False} if shard_classes else {}
         super().__init__(**{**kwargs, **alone, "compute_with_cache": False})
         self.shards = Shards(num_classes, kwargs.get("process_group")) if shard_classes else None

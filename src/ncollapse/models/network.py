@@ -66,6 +66,15 @@ class Network(nn.Module):
     def get_classifier(self) -> LinearHead | ETFHead:
         return self.head
 
+    def reset_classifier(self, num_classes: int) -> None:
+        """Put a new linear classifier, with a bias if this one has it, in the place of the classifier."""
+        from ncollapse.heads import LinearHead
+
+        old = self.head.weight
+        self.head = LinearHead(self.num_features, num_classes, bias=self.head.bias is not None).to(
+            old.device, old.dtype
+        )
+
 
 def start_convolutions(trunk: nn.Module, mode: Literal["fan_in", "fan_out"]) -> None:
     """Kaiming normal convolutions, as torchvision starts its ResNets (fan_out) and DenseNets (fan_in)."""
