@@ -19,7 +19,7 @@ def after_both_stages(name):
 
 
 def test_table_4_is_that_of_the_cited_protocol():
-    (note,) = (note for note in UNSTATED_4 if note.startswith("The printed numbers"))
+    (note,) = (note for note in UNSTATED_4 if note.startswith("Protocol cited gives"))
     ce, bce = after_both_stages("f3a3fa57a7b2"), after_both_stages("e66e6b689820")
     assert f"{100 * ce['mirrored']:.2f} % for CE and {100 * bce['mirrored']:.2f} % for BCE" in note
     assert f"Without the averaging they are {100 * ce['test']:.2f} % and {100 * bce['test']:.2f} %." in note
