@@ -104,7 +104,9 @@ def test_several_may_lead_and_others_lag(tmp_path):
     )
     assert found.verdict.startswith("BCE and CE lead on accuracy and cannot be told apart; MSE is 5 points lower.")
     (ranking,) = found.rankings
-    assert ranking.places[1].behind.confidence == pytest.approx(1 - 0.05 / 3), "three pairs, of which the data choose two"
+    assert ranking.places[1].behind.confidence == pytest.approx(1 - 0.05 / 3), (
+        "three pairs, of which the data choose two"
+    )
 
 
 def test_equal_losses_are_told_apart_no_more_often_than_said():

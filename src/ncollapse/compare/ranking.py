@@ -73,8 +73,8 @@ def rank(findings: Sequence[Finding]) -> Ranking | None:
     """Rank the variants of one context by test accuracy (training accuracy where no test set was measured).
 
     The mean is that over the seeds which all of them share, if there are any. The best is compared with each of the
-    others. As which one is best is not known before, each of the K (K - 1) / 2 pairs may be among these comparisons, and
-    their confidence is raised for that number (Bonferroni). None where no accuracy was measured.
+    others. As which one is best is not known before, each of the K (K - 1) / 2 pairs may be among these comparisons,
+    and their confidence is raised for that number (Bonferroni). None where no accuracy was measured.
     """
     for quantity in (q for q in QUANTITIES if q.key in ("test.accuracy", "train.accuracy")):
         known = [f for f in findings if f.estimates[quantity.key].n]
@@ -101,7 +101,7 @@ def _rank_by(quantity: Quantity, findings: Sequence[Finding]) -> Ranking:
 
 
 def _order(findings: Sequence[Finding], quantity: Quantity) -> list[Finding]:
-    """The findings, best first: by the mean over the seeds that all share, so that one with lucky seeds gains nothing."""
+    """The findings, best first: by the mean over the seeds that all share, so that lucky further seeds gain nothing."""
     values = [
         {run.seed: value for run in f.variant.counted if math.isfinite(value := measured(run, quantity.key))}
         for f in findings
