@@ -31,8 +31,8 @@ def describe_ranking(ranking: Ranking | None) -> str:
     """The verdict on the losses of one context in a few plain sentences.
 
     A loss wins only where the interval of its lead over every other loss excludes zero and the lead exceeds two
-    samples, and where every loss has finished runs. Then come the largest clear differences in other quantities, and how
-    many seeds would tell more.
+    samples, and where every loss has finished runs. Then come the largest clear differences in other quantities, and
+    how many seeds would tell more.
     """
     if ranking is None:
         return "No accuracy was measured, so the losses cannot be ranked."
