@@ -232,3 +232,26 @@ def test_findings_alone_are_those_of_the_comparison(tmp_path):
     write_values(tmp_path, {"ce": {"test.accuracy": [0.9]}, "bce": {"test.accuracy": [0.95]}})
     records = read_runs(tmp_path)
     assert [f.sentence for f in compare_runs(records)] == [f.sentence for f in compare_records(records).findings]
+
+
+@pytest.mark.parametrize(
+    ("failed", "history", "said"),
+    [
+        (1, True, "1 of 3 runs of BCE failed and is left out."),
+        (2, True, "2 of 3 runs of BCE failed and are left out."),
+        (3, True, "3 of 3 runs of BCE failed."),
+        (3, False, "BCE has no results: 3 of 3 runs failed."),
+    ],
+)
+def test_the_verdict_names_failed_runs(tmp_path, failed, history, said):
+    """What trains under some seeds alone is compared on these; the reader has to know."""
+    for seed in range(3):
+        write_run(tmp_path, {"loss.name": "ce", "seed": seed, "optim.epochs": 6}, snapshot=False)
+        status = "failed" if seed < failed else "finished"
+        path = write_run(tmp_path, {"loss.name": "bce", "seed": seed, "optim.epochs": 6}, status=status, snapshot=False)
+        if not history:
+            (path / "history.jsonl").unlink()
+    verdict = compare_records(read_runs(tmp_path)).verdict
+    assert verdict.endswith(said)
+    assert verdict.startswith("Only CE has results: ") is not history
+    assert "wins" not in verdict or failed < 3

@@ -11,6 +11,7 @@ from ncollapse.compare.numbers import show, show_factor, show_images, show_point
 from ncollapse.compare.quantities import QUANTITIES, Quantity
 from ncollapse.compare.ranking import Effect, Place, Ranking
 from ncollapse.compare.seeds import Difference, Estimate, seeds_needed
+from ncollapse.compare.variants import Variant
 from ncollapse.grammar import count, join
 
 ALWAYS = ("test.accuracy", "test.uniform_accuracy", "train.nc1")
@@ -27,8 +28,8 @@ VERBS = {
 """What a higher and a lower value of a quantity mean."""
 
 
-def describe_ranking(ranking: Ranking | None) -> str:
-    """The verdict on the losses of one context in a few plain sentences.
+def describe_ranking(ranking: Ranking | None, others: bool = False) -> str:
+    """The verdict on the losses of one context in a few plain sentences; `others` says that more losses were tried.
 
     A loss wins only where the interval of its lead over every other loss excludes zero and the lead exceeds two
     samples, and where every loss has finished runs. Then come the largest clear differences in other quantities, and
@@ -39,6 +40,8 @@ def describe_ranking(ranking: Ranking | None) -> str:
     if len(ranking.places) == 1:
         place = ranking.places[0]
         rate = rate_text(place.finding.estimates[ranking.quantity.key])
+        if others:
+            return f"Only {_loss(place)} has results: {ranking.quantity.title} {rate}."
         return f"Only {_loss(place)} was run: {ranking.quantity.title} {rate}. Compare it with another loss."
     if ranking.provisional:
         return _interim_sentence(ranking)
@@ -77,6 +80,23 @@ def describe_contexts(rankings: Sequence[Ranking | None]) -> str:
     effects = sorted((e for r in seeded for e in r.effects if e.quantity.key != r.quantity.key), key=lambda e: -e.size)
     largest = f" The largest clear difference: {describe_effect(effects[0])}." if effects else ""
     return f"{start}, {len(seeded)} of them with two seeds or more. On accuracy, {join(told)}.{largest}"
+
+
+def describe_failures(variants: Sequence[Variant]) -> str:
+    """Which losses have failed runs, or no results; nothing where all runs count.
+
+    A loss whose training diverges under some seeds is compared on the others, which says too much for it.
+    """
+    said = []
+    for variant in variants:
+        name, failed = _short(variant.label), sum(record.status == "failed" for record in variant.records)
+        share = f"{failed} of {count(len(variant.records), 'run')}"
+        if not variant.counted:
+            said.append(f"{name} has no results: {share} failed." if failed else f"{name} has no results yet.")
+        elif failed:
+            left_out = "" if variant.provisional else f" and {'is' if failed == 1 else 'are'} left out"
+            said.append(f"{share} of {name} failed{left_out}.")
+    return " ".join(said)
 
 
 def describe_effect(effect: Effect) -> str:
@@ -292,4 +312,8 @@ def _interval(d: Difference, quantity: Quantity, flip: bool = False) -> str:
 
 
 def _loss(place: Place) -> str:
-    return place.finding.variant.label.split(" · ")[0]
+    return _short(place.finding.variant.label)
+
+
+def _short(label: str) -> str:
+    return label.split(" · ")[0]
