@@ -393,28 +393,6 @@ def test_measuring_every_other_epoch(tmp_path):
 
 
 @pytest.mark.usefixtures("checkpoint_always")
-def test_a_run_goes_on_from_before_its_first_measured_epoch(tmp_path, monkeypatch, caplog):
-    """There is no best epoch yet then, and the checkpoint holds no weights of one."""
-    monkeypatch.setattr("ncollapse.train.loop.PROGRESS_SECONDS", 0.0)
-    recipe = SHORT.override(measure_every=3, optim__epochs=4)
-    whole = run(recipe, tmp_path / "whole", device="cpu")
-
-    def stop(event):
-        if event["epoch"] == 2:
-            raise TimeoutError
-
-    trained = []
-    with pytest.raises(TimeoutError):
-        run(recipe, tmp_path / "cut", device="cpu", progress=stop)
-    resumed = run(recipe, tmp_path / "cut", device="cpu", progress=lambda event: trained.append(event["epoch"]))
-    assert set(trained) == {3, 4}
-    assert "passed over" not in caplog.text
-    assert without_time([resumed]) == without_time([whole])
-    first, second = (tmp_path / name / recipe.run_id / "final.safetensors" for name in ("whole", "cut"))
-    assert first.read_bytes() == second.read_bytes()
-
-
-@pytest.mark.usefixtures("checkpoint_always")
 def test_best_weights_come_from_the_checkpoint(tmp_path, monkeypatch):
     recipe = SHORT.override(select="best-test")
 
