@@ -2,13 +2,16 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ncollapse.compare import QUANTITIES, compare_records, compare_runs
-from ncollapse.compare.ranking import find_effects
-from ncollapse.runs.record import read_runs
+from ncollapse.compare.findings import find
+from ncollapse.compare.ranking import find_effects, rank
+from ncollapse.compare.variants import Variant
+from ncollapse.runs.record import RunRecord, read_runs
 from reference.runs import write_run
 
 
@@ -101,7 +104,62 @@ def test_several_may_lead_and_others_lag(tmp_path):
     )
     assert found.verdict.startswith("BCE and CE lead on accuracy and cannot be told apart; MSE is 5 points lower.")
     (ranking,) = found.rankings
-    assert ranking.places[1].behind.confidence == pytest.approx(0.975), "two comparisons with the best"
+    assert ranking.places[1].behind.confidence == pytest.approx(1 - 0.05 / 3), (
+        "three pairs, of which the data choose two"
+    )
+
+
+def test_equal_losses_are_told_apart_no_more_often_than_said():
+    """Five losses without any difference: which one is best is chance, and so must be that another is clearly lower."""
+    rng, told, draws = np.random.default_rng(1), 0, 600
+
+    def make(loss, seed, value):
+        summary = {"test": {"accuracy": value, "num_samples": 10**6}}
+        return RunRecord(Path(f"{loss}{seed}"), f"{loss}{seed}", {"seed": seed}, summary=summary, status="finished")
+
+    for _ in range(draws):
+        values = 0.9 + 0.01 * rng.standard_normal((5, 5))
+        runs = [tuple(make(f"l{k}", seed, value) for seed, value in enumerate(row)) for k, row in enumerate(values)]
+        ranking = rank([find(Variant(own[0].run_id, "l", {}, "", own), None) for own in runs])
+        told += any(not place.leads for place in ranking.places)
+    assert told / draws <= 0.05
+
+
+def test_the_losses_are_ranked_on_the_seeds_they_share(tmp_path):
+    """BCE is a point better on each of three shared seeds; two of its own, far lower, decide nothing."""
+    values = {
+        "ce": {"test.accuracy": [0.900, 0.901, 0.902]},
+        "bce": {"test.accuracy": [0.911, 0.9125, 0.913, 0.70, 0.70]},
+    }
+    found = write_values(tmp_path, values)
+    points = 100 * np.mean([0.011, 0.0115, 0.011])
+    assert found.verdict.startswith(f"BCE wins on accuracy: {points:.2g} points")
+    assert "Against CE: accuracy 1.1 points higher" in found.findings[1].sentence
+
+
+def test_a_loss_without_a_shared_seed_is_not_compared(tmp_path):
+    values = {"ce": {"test.accuracy": [0.9, 0.91, 0.9]}, "bce": {"test.accuracy": [0.94, 0.95, 0.94]}}
+    write_values(tmp_path, values)
+    path = write_run(tmp_path, {"loss.name": "mse", "seed": 7, "optim.epochs": 2}, snapshot=False)
+    summary = json.loads((path / "summary.json").read_text())
+    summary["test"] |= {"accuracy": 0.8, "num_samples": 1000}
+    (path / "summary.json").write_text(json.dumps(summary))
+    found = compare_records(read_runs(tmp_path))
+    assert found.verdict.startswith("BCE wins on accuracy: 4 points")
+    assert "MSE shares no seed with BCE: not compared." in found.verdict
+    (ranking,) = found.rankings
+    assert [p.finding.variant.loss for p in ranking.leaders] == ["bce"]
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted"])
+def test_a_loss_without_a_finished_run_wins_nothing(tmp_path, status):
+    for seed in range(3):
+        write_run(tmp_path, {"loss.name": "ce", "seed": seed, "optim.epochs": 6}, snapshot=False)
+        change = {"loss.name": "bce", "seed": seed, "optim.epochs": 6}
+        write_run(tmp_path, change, status=status, epochs_done=3, snapshot=False)
+    verdict = compare_records(read_runs(tmp_path)).verdict
+    assert verdict.startswith("No verdict yet: BCE has no finished run. So far ")
+    assert "wins" not in verdict
 
 
 def test_the_largest_difference_is_named_whichever_field_it_is_in(tmp_path):
@@ -174,3 +232,26 @@ def test_findings_alone_are_those_of_the_comparison(tmp_path):
     write_values(tmp_path, {"ce": {"test.accuracy": [0.9]}, "bce": {"test.accuracy": [0.95]}})
     records = read_runs(tmp_path)
     assert [f.sentence for f in compare_runs(records)] == [f.sentence for f in compare_records(records).findings]
+
+
+@pytest.mark.parametrize(
+    ("failed", "history", "said"),
+    [
+        (1, True, "1 of 3 runs of BCE failed and is left out."),
+        (2, True, "2 of 3 runs of BCE failed and are left out."),
+        (3, True, "3 of 3 runs of BCE failed."),
+        (3, False, "BCE has no results: 3 of 3 runs failed."),
+    ],
+)
+def test_the_verdict_names_failed_runs(tmp_path, failed, history, said):
+    """What trains under some seeds alone is compared on these; the reader has to know."""
+    for seed in range(3):
+        write_run(tmp_path, {"loss.name": "ce", "seed": seed, "optim.epochs": 6}, snapshot=False)
+        status = "failed" if seed < failed else "finished"
+        path = write_run(tmp_path, {"loss.name": "bce", "seed": seed, "optim.epochs": 6}, status=status, snapshot=False)
+        if not history:
+            (path / "history.jsonl").unlink()
+    verdict = compare_records(read_runs(tmp_path)).verdict
+    assert verdict.endswith(said)
+    assert verdict.startswith("Only CE has results: ") is not history
+    assert "wins" not in verdict or failed < 3

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from ncollapse.compare import compare_records
 from ncollapse.compare.plan import plan
 from ncollapse.compare.tuning import TuningError, choose, parse_grid, plan_tuning
 from ncollapse.compare.variants import group_runs
@@ -90,3 +91,18 @@ def test_losses_with_a_rate_each_are_compared(tmp_path):
     write_run(tmp_path, {"loss.name": "ce", "seed": 0, "optim.lr": 0.01})
     contexts = [variant.context for variant in group_runs(read_runs(tmp_path))]
     assert len(set(contexts)) == 2, "a loss with two rates is compared rate by rate"
+
+
+@pytest.mark.parametrize(
+    "content", [None, "[]", "{", '[{"candidates": 3}]', '[{"candidates": [{"optim.batch_size": 32}]}]']
+)
+def test_losses_are_compared_at_the_values_that_were_chosen_for_each(tmp_path, content):
+    for loss, batch in (("ce", 32), ("bce", 64)):
+        for seed in range(2):
+            write_run(tmp_path, {"loss.name": loss, "seed": seed, "optim.batch_size": batch}, snapshot=False)
+    if content is not None:
+        (tmp_path / "tuning.json").write_text(content)
+    found = compare_records(read_runs(tmp_path))
+    tuned = "batch_size" in str(content)
+    assert len(found.rankings) == (1 if tuned else 2)
+    assert ("nothing is compared" in found.verdict) is not tuned

@@ -220,6 +220,7 @@ def test_npz_labels_of_every_whole_type(tmp_path, kind):
         ({"images": np.ones((3, 2)), "labels": np.array(["a", "b", "c"])}, "labels must be whole numbers, got <U1"),
         ({"images": np.ones((3, 2)), "labels": np.zeros(4, int)}, r"labels: expected int64 \[3\]"),
         ({"images": np.full((3, 2), np.nan), "labels": np.zeros(3, int)}, "NaN"),
+        ({"images": np.full((3, 2), 1e39), "labels": np.zeros(3, int)}, "numbers of 32 bits, of at most 3.4e"),
         ({"images": np.ones((3, 2)), "labels": np.array([1, 2, 3])}, "no training sample has the label 0: labels - 1"),
         ({"images": np.ones((3, 2)), "labels": np.array([0, 2, 5])}, "has the label 1, 3, 4: numpy.unique"),
         ({"images": np.ones((3, 2)), "labels": np.array([-1, 0, 1])}, "0..1, got -1..1"),

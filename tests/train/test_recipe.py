@@ -74,6 +74,7 @@ def test_run_ids_of_kept_records_are_those_of_their_recipes():
         ({"augment": {"crop": -1}}, ("augment.crop", "-1")),
         ({"precision": "fp8"}, ("precision", "fp8")),
         ({"schedule": {"name": "step", "milestones": [float("inf")]}}, ("schedule.milestones", "finite")),
+        ({"schedule": {"name": "step", "milestones": [0.5, 3.5]}}, ("schedule.milestones", "whole epochs")),
         ({"schedule": {"name": "cosine", "min_lr": float("inf")}}, ("schedule.min_lr", "finite")),
         ({"schedule": {"name": "step", "period": 3, "factor": float("nan")}}, ("schedule.factor", "finite")),
         ({"seed": 10**23}, ("seed", "64 bits")),

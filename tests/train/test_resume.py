@@ -1,6 +1,7 @@
 """Killed at any moment, a run goes on and ends as if nothing had happened: bit for bit."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -61,3 +62,25 @@ def test_sigkill_at_random_points(tmp_path):
     assert history_of(folder) == history_of(whole)
     for name in ("final.safetensors", "best.safetensors", "snapshot.safetensors", "epochs.safetensors"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_a_run_goes_on_from_before_its_first_measured_epoch(tmp_path, monkeypatch, caplog):
+    """There is no best epoch yet then, and the checkpoint holds no weights of one."""
+    for name, value in (("PROGRESS_SECONDS", 0.0), ("CHECKPOINT_SECONDS", {"cpu": 0.0}), ("WRITES_SHARE", math.inf)):
+        monkeypatch.setattr(f"ncollapse.train.loop.{name}", value)
+    recipe = recipes.get("digits").override(measure_every=3, optim__epochs=4)
+    whole = run(recipe, tmp_path / "whole", device="cpu")
+
+    def stop(event):
+        if event["epoch"] == 2:
+            raise TimeoutError
+
+    trained = []
+    with pytest.raises(TimeoutError):
+        run(recipe, tmp_path / "cut", device="cpu", progress=stop)
+    resumed = run(recipe, tmp_path / "cut", device="cpu", progress=lambda event: trained.append(event["epoch"]))
+    assert set(trained) == {3, 4}
+    assert "passed over" not in caplog.text
+    assert {**resumed, "time": None} == {**whole, "time": None}
+    first, second = (tmp_path / name / recipe.run_id / "final.safetensors" for name in ("whole", "cut"))
+    assert first.read_bytes() == second.read_bytes()

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from ncollapse.train import recipes, setup
+from ncollapse.train import recipes, run, setup
 from ncollapse.train.background import begin
 from ncollapse.train.distributed import World
 
@@ -68,3 +68,17 @@ def test_data_that_cannot_be_read_are_the_error_of_the_reader(monkeypatch, devic
 
     with pytest.raises(FileNotFoundError, match="digits is missing"):
         prepare_on(device, monkeypatch, read)
+
+
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
+@pytest.mark.parametrize("model", ["mlp-24", "resnet18"])
+def test_modes_around_a_run_do_not_reach_it(model, around, tmp_path):
+    recipe = recipes.get("digits").override(
+        model__name=model, optim__epochs=1, data__samples_per_class=3, optim__batch_size=15, optim__lr=0.01
+    )
+    run(recipe, tmp_path / "plain", device="cpu")
+    with around():
+        run(recipe, tmp_path / "inside", device="cpu")
+    for name in ("final.safetensors", "snapshot.safetensors"):
+        plain, inside = (tmp_path / place / recipe.run_id / name for place in ("plain", "inside"))
+        assert plain.read_bytes() == inside.read_bytes()

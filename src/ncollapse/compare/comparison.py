@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from ncollapse.compare.findings import Finding, find
 from ncollapse.compare.ranking import Ranking, group_by_context, rank
-from ncollapse.compare.sentences import describe_contexts, describe_finding, describe_ranking
+from ncollapse.compare.sentences import describe_contexts, describe_failures, describe_finding, describe_ranking
+from ncollapse.compare.tuning import read_tuned
 from ncollapse.compare.variants import Variant, group_runs
 from ncollapse.runs.record import RunRecord
 
@@ -28,7 +29,7 @@ class Comparison:
 
 def compare_records(records: Sequence[RunRecord]) -> Comparison:
     """Group the runs, compare the variants of each context with its first loss, and rank the losses."""
-    variants = group_runs(records)
+    variants = group_runs(records, read_tuned(records))
     references: dict[str, Variant] = {}
     findings = []
     for variant in variants:
@@ -41,7 +42,8 @@ def compare_records(records: Sequence[RunRecord]) -> Comparison:
     if not findings:
         verdict = "No run has measured anything yet."
     elif len(rankings) == 1:
-        verdict = describe_ranking(rankings[0])
+        found = describe_ranking(rankings[0], others=len(variants) > len(findings))
+        verdict = " ".join(filter(None, [found, describe_failures(variants)]))
     else:
         verdict = describe_contexts(rankings)
     return Comparison(tuple(records), tuple(variants), tuple(findings), tuple(rankings), verdict)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ncollapse.compare.findings import Finding, compare_pairs, pair_by_seed, sample_share
 from ncollapse.compare.quantities import QUANTITIES, Quantity
 from ncollapse.compare.seeds import CONFIDENCE, Difference, mean_interval
+from ncollapse.compare.variants import measured
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Place:
     high: float
     behind: Difference | None
     leads: bool
-    """Whether it is the best, or cannot be told apart from the best."""
+    """Whether it is the best, or shares seeds with the best and is not clearly worse."""
     images: int
     """How many samples the rate counts, 0 where that is not known."""
 
@@ -58,6 +59,11 @@ class Ranking:
         return tuple(p for p in self.places if p.leads)
 
     @property
+    def provisional(self) -> tuple[Place, ...]:
+        """The places without a finished run: their numbers are those of the last measured epoch."""
+        return tuple(p for p in self.places if p.finding.variant.provisional)
+
+    @property
     def pairs(self) -> int:
         """The fewest seeds that any loss shares with the best."""
         return min((p.behind.n for p in self.places if p.behind), default=0)
@@ -66,8 +72,9 @@ class Ranking:
 def rank(findings: Sequence[Finding]) -> Ranking | None:
     """Rank the variants of one context by test accuracy (training accuracy where no test set was measured).
 
-    The best is compared with each of the others, so the confidence of these comparisons is raised for their number
-    (Bonferroni). None where no accuracy was measured.
+    The mean is that over the seeds which all of them share, if there are any. The best is compared with each of the
+    others. As which one is best is not known before, each of the K (K - 1) / 2 pairs may be among these comparisons,
+    and their confidence is raised for that number (Bonferroni). None where no accuracy was measured.
     """
     for quantity in (q for q in QUANTITIES if q.key in ("test.accuracy", "train.accuracy")):
         known = [f for f in findings if f.estimates[quantity.key].n]
@@ -77,9 +84,9 @@ def rank(findings: Sequence[Finding]) -> Ranking | None:
 
 
 def _rank_by(quantity: Quantity, findings: Sequence[Finding]) -> Ranking:
-    ordered = sorted(findings, key=lambda f: -f.estimates[quantity.key].mean)
+    ordered = _order(findings, quantity)
     best = ordered[0]
-    confidence = 1 - (1 - CONFIDENCE) / max(1, len(ordered) - 1)
+    confidence = 1 - (1 - CONFIDENCE) / max(1, math.comb(len(ordered), 2))
     places = []
     for finding in ordered:
         runs = finding.variant.counted
@@ -88,9 +95,21 @@ def _rank_by(quantity: Quantity, findings: Sequence[Finding]) -> Ranking:
         behind = None
         if finding is not best:
             behind = compare_pairs(pair_by_seed(best.variant.counted, runs), quantity, confidence=confidence)
-        leads = behind is None or not behind.clear
+        leads = behind is None or (behind.n > 0 and not (behind.clear and behind.mean < 0))
         places.append(Place(finding, low, high, behind, leads, round(1 / share) if share else 0))
     return Ranking(quantity, tuple(places), tuple(find_effects(findings)))
+
+
+def _order(findings: Sequence[Finding], quantity: Quantity) -> list[Finding]:
+    """The findings, best first: by the mean over the seeds that all share, so that lucky further seeds gain nothing."""
+    values = [
+        {run.seed: value for run in f.variant.counted if math.isfinite(value := measured(run, quantity.key))}
+        for f in findings
+    ]
+    shared = set.intersection(*map(set, values))
+    means = [math.fsum(v[seed] for seed in shared) / len(shared) if shared else 0.0 for v in values]
+    places = sorted(range(len(findings)), key=lambda i: (-means[i], -findings[i].estimates[quantity.key].mean))
+    return [findings[i] for i in places]
 
 
 def find_effects(findings: Sequence[Finding]) -> list[Effect]:

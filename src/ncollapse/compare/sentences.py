@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ncollapse.compare.findings import Finding, name_early
 from ncollapse.compare.numbers import show, show_factor, show_images, show_points
 from ncollapse.compare.quantities import QUANTITIES, Quantity
 from ncollapse.compare.ranking import Effect, Place, Ranking
 from ncollapse.compare.seeds import Difference, Estimate, seeds_needed
+from ncollapse.compare.variants import Variant
 from ncollapse.grammar import count, join
 
 ALWAYS = ("test.accuracy", "test.uniform_accuracy", "train.nc1")
@@ -26,18 +28,23 @@ VERBS = {
 """What a higher and a lower value of a quantity mean."""
 
 
-def describe_ranking(ranking: Ranking | None) -> str:
-    """The verdict on the losses of one context in a few plain sentences.
+def describe_ranking(ranking: Ranking | None, others: bool = False) -> str:
+    """The verdict on the losses of one context in a few plain sentences; `others` says that more losses were tried.
 
     A loss wins only where the interval of its lead over every other loss excludes zero and the lead exceeds two
-    samples. Then come the largest clear differences in other quantities, and how many seeds would tell more.
+    samples, and where every loss has finished runs. Then come the largest clear differences in other quantities, and
+    how many seeds would tell more.
     """
     if ranking is None:
         return "No accuracy was measured, so the losses cannot be ranked."
     if len(ranking.places) == 1:
         place = ranking.places[0]
         rate = rate_text(place.finding.estimates[ranking.quantity.key])
+        if others:
+            return f"Only {_loss(place)} has results: {ranking.quantity.title} {rate}."
         return f"Only {_loss(place)} was run: {ranking.quantity.title} {rate}. Compare it with another loss."
+    if ranking.provisional:
+        return _interim_sentence(ranking)
     parts = [_accuracy_sentence(ranking)]
     parts += _effect_sentences(ranking)
     if advice := _advice(ranking):
@@ -64,7 +71,7 @@ def describe_contexts(rankings: Sequence[Ranking | None]) -> str:
         return f"{start}, {chance}. Ahead on accuracy: {counted}."
     wins: dict[str, int] = {}
     for ranking in seeded:
-        if len(ranking.leaders) == 1:
+        if len(ranking.leaders) == 1 and not ranking.provisional:
             name = _loss(ranking.places[0])
             wins[name] = wins.get(name, 0) + 1
     told = [f"{name} wins in {number}" for name, number in sorted(wins.items(), key=lambda item: -item[1])]
@@ -73,6 +80,23 @@ def describe_contexts(rankings: Sequence[Ranking | None]) -> str:
     effects = sorted((e for r in seeded for e in r.effects if e.quantity.key != r.quantity.key), key=lambda e: -e.size)
     largest = f" The largest clear difference: {describe_effect(effects[0])}." if effects else ""
     return f"{start}, {len(seeded)} of them with two seeds or more. On accuracy, {join(told)}.{largest}"
+
+
+def describe_failures(variants: Sequence[Variant]) -> str:
+    """Which losses have failed runs, or no results; nothing where all runs count.
+
+    A loss whose training diverges under some seeds is compared on the others, which says too much for it.
+    """
+    said = []
+    for variant in variants:
+        name, failed = _short(variant.label), sum(record.status == "failed" for record in variant.records)
+        share = f"{failed} of {count(len(variant.records), 'run')}"
+        if not variant.counted:
+            said.append(f"{name} has no results: {share} failed." if failed else f"{name} has no results yet.")
+        elif failed:
+            left_out = "" if variant.provisional else f" and {'is' if failed == 1 else 'are'} left out"
+            said.append(f"{share} of {name} failed{left_out}.")
+    return " ".join(said)
 
 
 def describe_effect(effect: Effect) -> str:
@@ -166,12 +190,17 @@ def rate_text(value: Estimate) -> str:
 
 
 def _accuracy_sentence(ranking: Ranking) -> str:
-    name = "accuracy" if ranking.quantity.split == "test" else ranking.quantity.title
+    name = _rate_name(ranking)
     best, second, *_ = ranking.places
     behind = second.behind
     if behind is None or behind.n == 0:
         return f"{_loss(best)} has the highest {name}, but shares no seed with {_loss(second)}: nothing is shown by it."
-    lead = show_points(behind.mean) + (f", {show_images(behind)}" if behind.resolution else "")
+    strangers = [p for p in ranking.places if p.behind is not None and p.behind.n == 0]
+    if strangers:
+        compared = _accuracy_sentence(replace(ranking, places=tuple(p for p in ranking.places if p not in strangers)))
+        verb = "shares" if len(strangers) == 1 else "share"
+        return f"{compared} {join([_loss(p) for p in strangers])} {verb} no seed with {_loss(best)}: not compared."
+    lead = _lead_text(behind)
     if ranking.pairs == 1:
         equal = "are equal" if behind.mean == 0 else f"differ by {lead}"
         both = join([_loss(best), _loss(second)])
@@ -190,6 +219,26 @@ def _accuracy_sentence(ranking: Ranking) -> str:
     losers = [p for p in ranking.places if not p.leads]
     told = [f"{_loss(p)} is {show_points(p.behind.mean)} lower" for p in losers if p.behind]
     return f"{join([_loss(p) for p in leaders])} lead on {name} and cannot be told apart; {join(told)}."
+
+
+def _interim_sentence(ranking: Ranking) -> str:
+    """What can be said while a loss has no finished run: how far apart the last measured epochs are, and no verdict."""
+    names = [_loss(p) for p in ranking.provisional]
+    start = f"No verdict yet: {join(names)} {'has' if len(names) == 1 else 'have'} no finished run."
+    best, second, *_ = ranking.places
+    if second.behind is None or second.behind.n == 0:
+        return start
+    both = join([_loss(best), _loss(second)])
+    return f"{start} So far {both} differ by {_lead_text(second.behind)} on {_rate_name(ranking)}."
+
+
+def _rate_name(ranking: Ranking) -> str:
+    """The accuracy that is ranked; "accuracy" alone is that of the test set."""
+    return "accuracy" if ranking.quantity.split == "test" else ranking.quantity.title
+
+
+def _lead_text(behind: Difference) -> str:
+    return show_points(behind.mean) + (f", {show_images(behind)}" if behind.resolution else "")
 
 
 def _effect_sentences(ranking: Ranking) -> list[str]:
@@ -263,4 +312,8 @@ def _interval(d: Difference, quantity: Quantity, flip: bool = False) -> str:
 
 
 def _loss(place: Place) -> str:
-    return place.finding.variant.label.split(" · ")[0]
+    return _short(place.finding.variant.label)
+
+
+def _short(label: str) -> str:
+    return label.split(" · ")[0]

@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncollapse.runs.files import write_atomic
+from ncollapse.runs.files import LARGEST_JSON, parse_json, read_bounded, write_atomic
 from ncollapse.runs.record import RunRecord, read_run
 from ncollapse.sweep.preview import TUNING
 from ncollapse.sweep.sweep import sweep
@@ -23,6 +23,7 @@ from ncollapse.sweep.sweep import sweep
 if TYPE_CHECKING:
     from ncollapse.train import Recipe
 
+FILE = "tuning.json"
 VALIDATION = 0.1
 """The share held out for tuning where the recipe holds out none."""
 
@@ -130,7 +131,7 @@ def tune(
         for recipe, runs in tried
     }
     content = [asdict(choice) for choice in choices.values()]
-    write_atomic(out / "tuning.json", json.dumps(content, indent=1).encode())
+    write_atomic(out / FILE, json.dumps(content, indent=1).encode())
     return [_change(recipe, choices[_variant(recipe)].values) for recipe in recipes], list(choices.values())
 
 
@@ -142,6 +143,16 @@ def apply_earlier(recipes: Sequence[Recipe], grid: dict[str, tuple[float, ...]],
             records = [read_run(Path(out) / TUNING / run.run_id) for run in runs]
             values[_variant(recipe)] = choose(recipe, list_points(grid), records).values
     return [_change(recipe, values.get(_variant(recipe), {})) for recipe in recipes]
+
+
+def read_tuned(records: Sequence[RunRecord]) -> list[str]:
+    """Return the settings, by dotted name, that a tuning chose for each loss in the folders of these runs."""
+    names: set[str] = set()
+    for folder in {record.path.parent for record in records}:
+        with suppress(OSError, ValueError, KeyError, TypeError, IndexError):  # none, or damaged
+            for choice in parse_json(read_bounded(folder / FILE, LARGEST_JSON)):
+                names.update(key for key in choice["candidates"][0] if isinstance(key, str))
+    return sorted(names)
 
 
 def list_points(grid: dict[str, tuple[float, ...]]) -> list[dict[str, Any]]:

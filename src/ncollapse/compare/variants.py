@@ -25,7 +25,7 @@ PRIORITY = (
     "model.bias_init",
 )
 GOES_WITH_LOSS = ("model.bias_init", "optim.lr", "optim.weight_decay")
-"""Settings that may be chosen for each loss (by a recipe, or by tuning) without making losses incomparable."""
+"""Settings that a recipe or the user may choose for each loss without making losses incomparable."""
 WORDS = {
     "decays.weight": "λW",
     "decays.feature": "λH",
@@ -109,10 +109,11 @@ class Variant:
         return not self.finished
 
 
-def group_runs(records: Sequence[RunRecord]) -> list[Variant]:
+def group_runs(records: Sequence[RunRecord], tuned: Iterable[str] = ()) -> list[Variant]:
     """Group runs by everything but seed and name, losses in a fixed order; runs without a readable loss stay out.
 
-    Of several records of one configuration and seed one is kept, because copies are no further seeds.
+    `tuned` are settings that were chosen for each loss: losses stay comparable although these differ. Of several
+    records of one configuration and seed one is kept, because copies are no further seeds.
     """
     known = [copies[0] for copies in gather_copies(records)]
     flat = {id(r): settings_of(r.config) for r in known}
@@ -121,7 +122,7 @@ def group_runs(records: Sequence[RunRecord]) -> list[Variant]:
         groups.setdefault(settings_key(flat[id(record)]), []).append(record)
     heads = [flat[id(group[0])] for group in groups.values()]
     between = _distinguishing([{k: v for k, v in head.items() if not k.startswith("loss.")} for head in heads])
-    contexts = _contexts(heads)
+    contexts = _contexts(heads, (*GOES_WITH_LOSS, *tuned))
     params: dict[str, list[str]] = {}
     for loss in dict.fromkeys(str(head.get("loss.name")) for head in heads):
         same = [head for head in heads if str(head.get("loss.name")) == loss]
@@ -191,17 +192,17 @@ def predicted(record: RunRecord) -> dict[str, Any]:
         return {}
 
 
-def _contexts(heads: list[dict[str, Any]]) -> dict[str, str]:
+def _contexts(heads: list[dict[str, Any]], with_loss: tuple[str, ...]) -> dict[str, str]:
     """What each configuration shares with those it is compared with, by its key: everything but the loss.
 
-    Settings that go with the loss, such as the initial bias in bce-vs-ce's settings 3 to 6 or a tuned learning rate,
-    keep losses comparable: they are left out where no loss has two values of them.
+    Settings that go `with_loss`, such as the initial bias in bce-vs-ce's settings 3 to 6 or a tuned learning rate, keep
+    losses comparable: they are left out where no loss has two values of them.
     """
     shared = [{k: v for k, v in head.items() if not k.startswith("loss.")} for head in heads]
-    wide = [settings_key(settings, *GOES_WITH_LOSS) for settings in shared]
+    wide = [settings_key(settings, *with_loss) for settings in shared]
     chosen: dict[tuple[str, str], set[str]] = {}
     for head, context in zip(heads, wide):
-        values = str([head.get(key) for key in GOES_WITH_LOSS])
+        values = str([head.get(key) for key in with_loss])
         chosen.setdefault((context, str(head.get("loss.name"))), set()).add(values)
     twice = {context for (context, _), values in chosen.items() if len(values) > 1}
     return {

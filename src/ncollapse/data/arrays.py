@@ -88,7 +88,10 @@ def _convert(images: np.ndarray[Any, Any]) -> Tensor:
             raise ValueError(f"images: expected uint8 or floating point, got {images.dtype}")
         if not np.isfinite(images).all():
             raise ValueError("images hold NaN or infinity")
-        images = images.astype(np.float32)
+        with np.errstate(over="ignore"):
+            images = images.astype(np.float32)
+        if not np.isfinite(images).all():
+            raise ValueError(f"images: expected numbers of 32 bits, of at most {np.finfo(np.float32).max:.3g}")
     return torch.from_numpy(np.ascontiguousarray(_arrange(images)))
 
 

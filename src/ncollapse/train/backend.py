@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -40,6 +40,15 @@ def switches(device: torch.device, precision: str, deterministic: bool) -> Itera
             _active.remove(wanted)
             if not _active:
                 _put_back()
+
+
+@contextmanager
+def own_modes(device: torch.device) -> Iterator[None]:
+    """Gradients on and autocast off in this thread, whatever the caller's code has set: the recipe alone counts."""
+    autocast = torch.is_autocast_enabled(device.type)
+    off = torch.autocast(device.type, enabled=False) if autocast else nullcontext()
+    with torch.inference_mode(False), torch.enable_grad(), off:
+        yield
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from ncollapse.runs.epoch_snapshots import add_epoch, choose_epochs, cut_epochs
 from ncollapse.runs.folder import RunFolder
 from ncollapse.runs.lock import hold
 from ncollapse.train import optimiser
-from ncollapse.train.backend import own_stream, switches
+from ncollapse.train.backend import own_modes, own_stream, switches
 from ncollapse.train.background import Background
 from ncollapse.train.build import require_data_files
 from ncollapse.train.distributed import LostProcess, join
@@ -107,7 +107,8 @@ def run(
         if done is not None:
             return done
         try:
-            with switches(world.device, recipe.precision, deterministic), own_stream(world.device):
+            modes = own_modes(world.device)
+            with modes, switches(world.device, recipe.precision, deterministic), own_stream(world.device):
                 training = prepare(recipe, folder, world, data_root, compile, graph)
                 recovered = recover_finished(training, lambda run: measure_splits(run, extract_splits(run)))
                 if world.first and not recovered:

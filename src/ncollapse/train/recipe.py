@@ -231,6 +231,8 @@ class ScheduleSpec:
         check(self.name in names, "schedule.name", self.name, "constant, step, cosine or restarts")
         finite = all(0 < m < math.inf for m in self.milestones)
         check(finite, "schedule.milestones", self.milestones, "> 0 and finite everywhere")
+        whole = all(m < 1 or float(m).is_integer() for m in self.milestones)
+        check(whole, "schedule.milestones", self.milestones, "whole epochs, or shares of all epochs below 1")
         check(0 < self.factor < math.inf, "schedule.factor", self.factor, "> 0 and finite")
         check(0 <= self.min_lr < math.inf, "schedule.min_lr", self.min_lr, ">= 0 and finite")
         check(self.period is None or self.period > 0, "schedule.period", self.period, "> 0")
