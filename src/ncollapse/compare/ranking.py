@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -107,8 +106,3 @@ def group_by_context(findings: Sequence[Finding]) -> list[list[Finding]]:
     for finding in findings:
         groups.setdefault(finding.variant.context, []).append(finding)
     return list(groups.values())
-
-
-def count_wrong(place: Place, mean: float) -> float:
-    """How many samples are wrong at a rate; NaN where their number is not known."""
-    return (1 - mean) * place.images if place.images else math.nan
