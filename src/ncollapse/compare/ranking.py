@@ -19,9 +19,14 @@ class Place:
     high: float
     behind: Difference | None
     leads: bool
-    """Whether it is the best, or cannot be told apart from the best."""
+    """Whether it is the best, or was compared with the best and cannot be told apart from it."""
     images: int
     """How many samples the rate counts, 0 where that is not known."""
+
+    @property
+    def compared(self) -> bool:
+        """Whether it is the best, or shares a seed with the best."""
+        return self.behind is None or self.behind.n > 0
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,8 @@ class Ranking:
 
     @property
     def pairs(self) -> int:
-        """The fewest seeds that any loss shares with the best."""
-        return min((p.behind.n for p in self.places if p.behind), default=0)
+        """The fewest seeds that a loss compared with the best shares with it, 0 where none is compared."""
+        return min((p.behind.n for p in self.places if p.behind and p.compared), default=0)
 
 
 def rank(findings: Sequence[Finding]) -> Ranking | None:
@@ -87,7 +92,7 @@ def _rank_by(quantity: Quantity, findings: Sequence[Finding]) -> Ranking:
         behind = None
         if finding is not best:
             behind = compare_pairs(pair_by_seed(best.variant.counted, runs), quantity, confidence=confidence)
-        leads = behind is None or not behind.clear
+        leads = behind is None or (behind.n > 0 and not behind.clear)
         places.append(Place(finding, low, high, behind, leads, round(1 / share) if share else 0))
     return Ranking(quantity, tuple(places), tuple(find_effects(findings)))
 
