@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from ncollapse.compare import QUANTITIES, compare_records, compare_runs
+from ncollapse.compare.findings import sample_share
 from ncollapse.compare.ranking import find_effects
-from ncollapse.runs.record import read_runs
+from ncollapse.runs.record import RunRecord, read_runs
 from reference.runs import write_run
 
 
@@ -198,6 +199,14 @@ def test_the_number_of_images_is_that_of_the_split(tmp_path, images):
     """1 / (1 / n) is below n for some of these."""
     (ranking,) = write_values(tmp_path, {"ce": {"test.accuracy": [0.9]}}, images=images).rankings
     assert ranking.places[0].images == images
+
+
+def test_where_the_number_of_images_is_unknown_none_are_counted():
+    known = RunRecord("", "", summary={"test": {"num_samples": 360}})
+    assert sample_share(known, "test") == 1 / 360
+    assert sample_share(known, "train") == 0
+    rows = [{"test": {"num_samples": 500}}, {"test": {"num_samples": 400}}, {"test": {}}]
+    assert sample_share(RunRecord("", "", history=rows), "test") == 1 / 400, "of the last epoch that has it"
 
 
 def test_differences_that_are_equal_in_every_seed_are_said_so(tmp_path):
