@@ -100,6 +100,27 @@ def test_mix_draws_follow_the_probabilities():
     assert torch.allclose(mix.share[boxed], 1 - area[boxed] / 1024)
 
 
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({}, (False, False, False)),
+        ({"mixup": 0.8}, (True, True, False)),
+        ({"cutmix": 0.4}, (True, True, False)),
+        ({"mixup": 0.8, "cutmix": 1.0, "mix_probability": 0.5}, (True, True, False)),
+        ({"mixup": 0.8, "cutmix": 1.0, "mix_probability": 0.0}, (False, False, False)),
+        ({"mix_probability": 0.5}, (False, False, False)),
+        ({"label_smoothing": 0.1}, (False, True, False)),
+        ({"crop": 1}, (False, False, True)),
+        ({"flip": True}, (False, False, True)),
+        ({"rotation": 0.5}, (False, False, True)),
+        ({"resized_crop": 0.2}, (False, False, True)),
+    ],
+)
+def test_what_an_augmentation_does(settings, found):
+    augmentation = Augment(**settings)
+    assert (augmentation.mixes, augmentation.soft_targets, augmentation.spatial) == found
+
+
 def test_one_kind_of_mixing_alone():
     generator = torch.Generator().manual_seed(4)
     assert not draw_mix(100, 8, 8, Augment(mixup=0.8), generator).box.any()

@@ -72,6 +72,17 @@ def test_leaving_one_augmentation_out_changes_no_other(digits):
     assert all(torch.equal(a, b.flip(2) if turned else b) for a, b, turned in zip(x, plain, flipped))
 
 
+def test_crops_move_along_rows_and_columns_apart():
+    """A bright pixel in the middle comes to all 25 places of a padding of 2, about as often to each."""
+    images = torch.zeros(2500, 1, 5, 5, dtype=torch.uint8)
+    images[:, 0, 2, 2] = 255
+    marked = Dataset(images, torch.arange(2500) % 2, ("a", "b"), "marked", "train")
+    x, _ = stack(DeviceLoader(marked, 100, augment=Augment(crop=2), seed=0), 0)
+    assert torch.equal((x != 0).flatten(1).sum(1), torch.ones(2500, dtype=torch.int64))
+    places = x.flatten(1).argmax(1).bincount(minlength=25)
+    assert 60 < places.min() <= places.max() < 150  # 100 expected, standard deviation 9.8
+
+
 def test_normalised_three_channel_input(digits):
     options = {"image_size": 32, "channels": 3, "normalise": NORMALISATION["mnist"], "channels_last": True}
     loader = EvalLoader(digits, 500, dtype=torch.bfloat16, **options)
