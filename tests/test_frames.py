@@ -114,6 +114,10 @@ def test_distance_of_a_known_pair_and_of_nothing():
     ("call", "message"),
     [
         (lambda: simplex_etf(1), "num_classes: expected at least 2, got 1"),
+        (lambda: low_rank_etf(1, 1), "num_classes: expected at least 2, got 1"),
+        (lambda: orthogonal_frame(1), "num_classes: expected at least 2, got 1"),
+        (lambda: etf_gram(1), "num_classes: expected at least 2, got 1"),
+        (lambda: orthogonal_gram(1), "num_classes: expected at least 2, got 1"),
         (lambda: simplex_etf(5, 3), r"dim: expected at least num_classes - 1 = 4 .* got 3; low_rank_etf"),
         (lambda: low_rank_etf(5, 0), "dim: expected at least 1, got 0"),
         (lambda: orthogonal_frame(5, 4), "dim: expected at least the number of classes 5"),

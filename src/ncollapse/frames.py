@@ -77,6 +77,7 @@ def orthogonal_frame(
     >>> orthogonal_frame(2, 3).tolist()
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     """
+    _check_classes(num_classes)
     return general_orthogonal_frame([1.0] * num_classes, dim, generator=generator, dtype=dtype)
 
 

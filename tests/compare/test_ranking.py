@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ncollapse.compare import QUANTITIES, compare_records, compare_runs
-from ncollapse.compare.findings import find
+from ncollapse.compare.findings import find, sample_share
 from ncollapse.compare.ranking import find_effects, rank
 from ncollapse.compare.variants import Variant
 from ncollapse.runs.record import RunRecord, read_runs
@@ -146,7 +146,7 @@ def test_a_loss_without_a_shared_seed_is_not_compared(tmp_path):
     (path / "summary.json").write_text(json.dumps(summary))
     found = compare_records(read_runs(tmp_path))
     assert found.verdict.startswith("BCE wins on accuracy: 4 points")
-    assert "MSE shares no seed with BCE: not compared." in found.verdict
+    assert "MSE shares no seed with BCE and is not compared." in found.verdict
     (ranking,) = found.rankings
     assert [p.finding.variant.loss for p in ranking.leaders] == ["bce"]
 
@@ -255,3 +255,134 @@ def test_the_verdict_names_failed_runs(tmp_path, failed, history, said):
     assert verdict.endswith(said)
     assert verdict.startswith("Only CE has results: ") is not history
     assert "wins" not in verdict or failed < 3
+
+
+def test_three_images_count_and_two_do_not(tmp_path):
+    """Five seeds, each better by the same number of images: the interval is that of rounding, 0.05 points wide."""
+    accuracies = [0.90, 0.91, 0.92, 0.93, 0.94]
+    for images, verdict in (
+        (2, "No loss wins on accuracy"),
+        (3, "BCE wins on accuracy: 0.3 points, 3 images above CE"),
+    ):
+        better = [accuracy + images / 1000 for accuracy in accuracies]
+        values = {"ce": {"test.accuracy": accuracies}, "bce": {"test.accuracy": better}}
+        found = write_values(tmp_path / str(images), values)
+        d = found.findings[1].differences["test.accuracy"]
+        assert d.excludes_zero
+        assert d.clear is (images == 3)
+        assert found.verdict.startswith(verdict)
+        assert ("accuracy within 2 images, too few to count" in found.findings[1].sentence) is (images == 2)
+
+
+@pytest.mark.parametrize("images", [93, 105, 123, 1000])
+def test_the_number_of_images_is_that_of_the_split(tmp_path, images):
+    """1 / (1 / n) is below n for some of these."""
+    (ranking,) = write_values(tmp_path, {"ce": {"test.accuracy": [0.9]}}, images=images).rankings
+    assert ranking.places[0].images == images
+
+
+def test_where_the_number_of_images_is_unknown_none_are_counted():
+    known = RunRecord("", "", summary={"test": {"num_samples": 360}})
+    assert sample_share(known, "test") == 1 / 360
+    assert sample_share(known, "train") == 0
+    rows = [{"test": {"num_samples": 500}}, {"test": {"num_samples": 400}}, {"test": {}}]
+    assert sample_share(RunRecord("", "", history=rows), "test") == 1 / 400, "of the last epoch that has it"
+
+
+def test_differences_that_are_equal_in_every_seed_are_said_so(tmp_path):
+    values = {"ce": {"train.nc1": [1e-3, 2e-3, 4e-3]}, "bce": {"train.nc1": [1e-3, 2e-3, 4e-3]}}
+    sentence = write_values(tmp_path / "equal", values).findings[1].sentence
+    assert "; NC1 equal in each of 3 seeds" in sentence
+    values["bce"] = {"train.nc1": [2e-3, 4e-3, 8e-3]}
+    sentence = write_values(tmp_path / "twice", values).findings[1].sentence
+    assert "; NC1 2 times higher in each of 3 seeds" in sentence
+
+
+def test_three_losses_that_cannot_be_told_apart(tmp_path):
+    """The spread told is that between the best and the last."""
+    found = write_values(
+        tmp_path,
+        {
+            "ce": {"test.accuracy": [0.95, 0.93]},
+            "bce": {"test.accuracy": [0.94, 0.96]},
+            "mse": {"test.accuracy": [0.96, 0.93]},
+        },
+    )
+    assert found.verdict.startswith("No loss wins on accuracy: all 3 lie within 1 point.")
+
+
+def test_a_win_over_several_names_the_next(tmp_path):
+    found = write_values(
+        tmp_path,
+        {
+            "ce": {"test.accuracy": [0.950, 0.951, 0.949], "train.nc1": [1e-3, 1.1e-3, 0.9e-3]},
+            "bce": {"test.accuracy": [0.971, 0.973, 0.969], "train.nc1": [2e-3, 2.3e-3, 1.7e-3]},
+            "mse": {"test.accuracy": [0.90, 0.901, 0.902], "train.nc1": [8e-3, 8.6e-3, 7.5e-3]},
+        },
+    )
+    assert found.verdict.startswith("BCE wins on accuracy: 2.1 points, 21 images above the next, CE (98.3 % interval")
+    ratio = np.exp(np.log(np.array([8e-3, 8.6e-3, 7.5e-3]) / np.array([1e-3, 1.1e-3, 0.9e-3])).mean())
+    assert f"train NC1 {ratio:.3g} times higher, the largest of 2 such differences." in found.verdict
+
+
+def test_more_seeds_than_anyone_runs(tmp_path):
+    """A difference of 0.3 points in a spread of some 3."""
+    found = write_values(
+        tmp_path, {"ce": {"test.accuracy": [0.90, 0.90, 0.90]}, "bce": {"test.accuracy": [0.93, 0.872, 0.907]}}
+    )
+    assert found.verdict.endswith("More than 100 seeds would be needed to tell 0.3 points apart.")
+
+
+def test_equal_accuracies_of_one_seed(tmp_path):
+    found = write_values(tmp_path, {"ce": {"test.accuracy": [0.9]}, "bce": {"test.accuracy": [0.9]}})
+    assert found.verdict.startswith("No verdict from one seed: on accuracy, CE and BCE are equal, and chance")
+
+
+def test_losses_without_a_shared_seed_are_not_compared(tmp_path):
+    write_values(tmp_path, {"ce": {"test.accuracy": [0.9]}})
+    found = write_values(tmp_path, {"bce": {"test.accuracy": [0.95]}}, seed=1)
+    assert found.verdict.startswith("BCE has the highest accuracy, but shares no seed with CE: nothing is shown by it.")
+    assert "seed" not in found.verdict.partition("by it.")[2]
+    assert found.findings[1].sentence.endswith("No seed is shared with CE, so there is no paired difference.")
+
+
+def test_a_loss_without_a_shared_seed_neither_leads_nor_hides_a_win(tmp_path):
+    """Nothing is known of how far it lies behind, however low its accuracy."""
+    values = {"ce": {"test.accuracy": [0.90, 0.91, 0.905]}, "bce": {"test.accuracy": [0.95, 0.961, 0.954]}}
+    alone = write_values(tmp_path / "two", values).verdict
+    assert alone.startswith("BCE wins on accuracy: 5 points, 50 images above CE (95 % interval ")
+    for name, accuracy in (("low", 0.5), ("between", 0.93)):
+        write_values(tmp_path / name, values)
+        found = write_values(tmp_path / name, {"mse": {"test.accuracy": [accuracy]}}, seed=7)
+        (ranking,) = found.rankings
+        assert [p.finding.variant.label for p in ranking.leaders] == ["BCE"]
+        assert ranking.pairs == 3
+        assert found.verdict.startswith("BCE wins on accuracy: 5 points, 50 images above CE (98.3 % interval ")
+        assert ". MSE shares no seed with BCE and is not compared." in found.verdict
+    found = write_values(tmp_path / "low", {"focal": {"test.accuracy": [0.4]}}, seed=8)
+    assert " MSE and Focal share no seed with BCE and are not compared." in found.verdict
+
+
+def test_settings_of_one_seed_are_counted_without_a_winner(tmp_path):
+    for data, ce, bce in (("mnist", 0.9, 0.95), ("cifar10", 0.8, 0.85), ("cifar100", 0.7, 0.6), ("svhn", 0.5, 0.5)):
+        values = {"ce": {"test.accuracy": [ce]}, "bce": {"test.accuracy": [bce]}}
+        write_values(tmp_path, values, **{"data.name": data})
+    verdict = compare_records(read_runs(tmp_path)).verdict
+    assert verdict == (
+        "4 settings of 4 compare losses, all with one shared seed, so chance is not ruled out in any of them. "
+        "Ahead on accuracy: BCE in 2, CE in 1 and neither in 1."
+    )
+
+
+def test_settings_of_one_loss_each_compare_nothing(tmp_path):
+    for data in ("mnist", "cifar10"):
+        write_values(tmp_path, {"ce": {"test.accuracy": [0.9, 0.91]}}, **{"data.name": data})
+    assert compare_records(read_runs(tmp_path)).verdict == "2 settings, each with one loss: nothing is compared."
+
+
+def test_wins_are_counted_in_every_setting(tmp_path):
+    for data, gain in (("mnist", 0.05), ("cifar10", 0.04), ("cifar100", -0.05)):
+        values = {"ce": {"test.accuracy": [0.9, 0.912]}, "bce": {"test.accuracy": [0.9 + gain, 0.91 + gain]}}
+        write_values(tmp_path, values, images=10000, **{"data.name": data})
+    verdict = compare_records(read_runs(tmp_path)).verdict
+    assert "3 of them with two seeds or more. On accuracy, BCE wins in 2 and CE wins in 1." in verdict

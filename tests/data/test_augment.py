@@ -70,17 +70,6 @@ def test_random_draws_cover_their_range():
     assert 14.8 < angles.max() <= 15
 
 
-def test_random_operations_are_their_draws(images):
-    def seeded():
-        return torch.Generator().manual_seed(5)
-
-    crop = augment.crop(images, *augment.draw_crop(7, 2, seeded()), 2)
-    assert torch.equal(augment.random_crop(images, 2, seeded()), crop)
-    assert torch.equal(augment.random_flip(images, seeded()), augment.flip(images, augment.draw_flip(7, seeded())))
-    rotated = augment.rotate(images, augment.draw_rotation(7, 15, seeded()))
-    assert torch.equal(augment.random_rotation(images, 15, seeded()), rotated)
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_mixing_equals_its_twin(smoothing):
     generator = torch.Generator().manual_seed(2)
@@ -109,6 +98,27 @@ def test_mix_draws_follow_the_probabilities():
     assert abs(float(blended.var()) - 1 / (4 * 2.6)) < 0.005
     area = (mix.box[:, 1] - mix.box[:, 0]) * (mix.box[:, 3] - mix.box[:, 2])
     assert torch.allclose(mix.share[boxed], 1 - area[boxed] / 1024)
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({}, (False, False, False)),
+        ({"mixup": 0.8}, (True, True, False)),
+        ({"cutmix": 0.4}, (True, True, False)),
+        ({"mixup": 0.8, "cutmix": 1.0, "mix_probability": 0.5}, (True, True, False)),
+        ({"mixup": 0.8, "cutmix": 1.0, "mix_probability": 0.0}, (False, False, False)),
+        ({"mix_probability": 0.5}, (False, False, False)),
+        ({"label_smoothing": 0.1}, (False, True, False)),
+        ({"crop": 1}, (False, False, True)),
+        ({"flip": True}, (False, False, True)),
+        ({"rotation": 0.5}, (False, False, True)),
+        ({"resized_crop": 0.2}, (False, False, True)),
+    ],
+)
+def test_what_an_augmentation_does(settings, found):
+    augmentation = Augment(**settings)
+    assert (augmentation.mixes, augmentation.soft_targets, augmentation.spatial) == found
 
 
 def test_one_kind_of_mixing_alone():

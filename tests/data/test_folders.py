@@ -93,7 +93,7 @@ def test_streams_equal_the_resident_loader(data, augment):
     resident = DeviceLoader(decode(data, 8, workers=0), 10, augment=augment, seed=5, drop_last=False)
     stream = FolderLoader(data, 10, image_size=8, augment=augment, seed=5, drop_last=False, workers=0)
     assert stream.steps == resident.steps == 3
-    for (x, y), (other, target) in zip(resident.epoch(2), stream.epoch(2)):
+    for (x, y), (other, target) in zip(resident.epoch(2), stream.epoch(2), strict=True):
         assert torch.allclose(x, other, atol=1e-6)
         assert torch.equal(y, target)
     x, y = stream.prepare(2, 1)
@@ -106,7 +106,7 @@ def test_ranks_of_a_stream_make_up_the_batch(data, augment):
     options = {"image_size": 8, "augment": augment, "seed": 2, "workers": 0}
     whole = FolderLoader(data, 12, **options)
     ranks = [FolderLoader(data, 12, rank=rank, world_size=3, **options) for rank in range(3)]
-    for (x, y), *shares in zip(whole.epoch(1), *(rank.epoch(1) for rank in ranks)):
+    for (x, y), *shares in zip(whole.epoch(1), *(rank.epoch(1) for rank in ranks), strict=True):
         assert torch.allclose(torch.cat([share[0] for share in shares]), x, atol=1e-6)
         assert torch.allclose(torch.cat([share[1] for share in shares]), y)
 
@@ -116,7 +116,7 @@ def test_workers_change_nothing(data):
     alone = FolderLoader(data, 10, workers=0, **options)
     helped = FolderLoader(data, 10, workers=1, **options)
     for epoch in range(2):
-        for (x, y), (other, target) in zip(alone.epoch(epoch), helped.epoch(epoch)):
+        for (x, y), (other, target) in zip(alone.epoch(epoch), helped.epoch(epoch), strict=True):
             assert torch.equal(x, other)
             assert torch.equal(y, target)
 

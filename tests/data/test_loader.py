@@ -40,7 +40,8 @@ def test_batches_do_not_depend_on_history_threads_or_chunks(digits, augment, mon
     whole = list(make().epoch(3))
     resumed = make()
     torch.set_num_threads(2)
-    assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(whole[5:], resumed.epoch(3, 5)))
+    rest = zip(whole[5:], resumed.epoch(3, 5), strict=True)
+    assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in rest)
     monkeypatch.setitem(module.CHUNK_BYTES, "cpu", 1)
     single = make()
     for step in (14, 2, 9):
@@ -55,7 +56,7 @@ def test_the_ranks_make_up_the_global_batch(digits, augment, drop_last):
     options = {"augment": augment, "seed": 4, "drop_last": drop_last}
     whole = DeviceLoader(digits, 96, **options)
     ranks = [DeviceLoader(digits, 96, rank=rank, world_size=3, **options) for rank in range(3)]
-    for (x, y), *shares in zip(whole.epoch(2), *(rank.epoch(2) for rank in ranks)):
+    for (x, y), *shares in zip(whole.epoch(2), *(rank.epoch(2) for rank in ranks), strict=True):
         assert torch.equal(torch.cat([share[0] for share in shares]), x)
         assert torch.equal(torch.cat([share[1] for share in shares]), y)
 
@@ -66,7 +67,20 @@ def test_leaving_one_augmentation_out_changes_no_other(digits):
     x, y = next(both.epoch(0))
     plain, same = next(crop.epoch(0))
     assert torch.equal(y, same)
-    assert all(torch.equal(a, b) or torch.equal(a, b.flip(2)) for a, b in zip(x, plain))
+    flipped = [not torch.equal(a, b) for a, b in zip(x, plain)]
+    assert 16 < sum(flipped) < 48, "about half of the 64"
+    assert all(torch.equal(a, b.flip(2) if turned else b) for a, b, turned in zip(x, plain, flipped))
+
+
+def test_crops_move_along_rows_and_columns_apart():
+    """A bright pixel in the middle comes to all 25 places of a padding of 2, about as often to each."""
+    images = torch.zeros(2500, 1, 5, 5, dtype=torch.uint8)
+    images[:, 0, 2, 2] = 255
+    marked = Dataset(images, torch.arange(2500) % 2, ("a", "b"), "marked", "train")
+    x, _ = stack(DeviceLoader(marked, 100, augment=Augment(crop=2), seed=0), 0)
+    assert torch.equal((x != 0).flatten(1).sum(1), torch.ones(2500, dtype=torch.int64))
+    places = x.flatten(1).argmax(1).bincount(minlength=25)
+    assert 60 < places.min() <= places.max() < 150  # 100 expected, standard deviation 9.8
 
 
 def test_normalised_three_channel_input(digits):

@@ -28,9 +28,11 @@ def twin_gradients(case: Case, z, rows):
     )
 
 
-def test_negative_soft_targets_are_refused():
+def test_negative_and_complex_soft_targets_are_refused():
     with pytest.raises(ValueError, match="soft target must not be negative, got -1"):
         nc.CELoss()(torch.randn(2, 3), torch.tensor([[2.0, -1.0, 0.0], [1.0, 0.0, 0.0]]))
+    with pytest.raises(TypeError, match=r"target: expected real numbers in the shape \[B, K\], got torch.complex64"):
+        nc.CELoss()(torch.randn(2, 3), torch.ones(2, 3, dtype=torch.complex64))
 
 
 @every_loss
@@ -50,7 +52,7 @@ def test_value_and_gradient_equal_the_twin(case, soft):
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 def test_reductions_and_class_weights(case, soft, reduction, weighted):
     z, target, rows = make_batch(case, soft=soft)
-    weight = [0.5 + k for k in range(case.num_classes)] if weighted else None
+    weight = [0.5 * k for k in range(case.num_classes)] if weighted else None  # a weight may be 0
     expected = twin.reduce(twin_values(case, z, rows), rows.tolist(), weight or [1.0] * case.num_classes, reduction)
     got = case.make(weight=weight, reduction=reduction)(case.logits(z), target)
     torch.testing.assert_close(got.tolist(), expected, rtol=1e-12, atol=1e-13)

@@ -69,8 +69,9 @@ def test_without_pandas_the_csv_is_named(measured, monkeypatch):
 
 
 def test_collapsed_is_a_deprecated_name(measured):
-    with pytest.warns(DeprecationWarning, match="renamed to scores_concentrated"):
+    with pytest.warns(DeprecationWarning, match="renamed to scores_concentrated") as found:
         assert measured.collapsed is measured.scores_concentrated
+    assert found[0].filename == __file__, "the line of the caller is the one to change"
     assert nc.Measurement.from_dict({"collapsed": True}).scores_concentrated is True
 
 

@@ -39,7 +39,7 @@ def test_bce_gains_over_ce_at_the_same_keys_and_seed(gain, holds):
     assert claims.higher_under_bce(pairs[1:], "test.uniform_accuracy", "uniform accuracy").holds is None
 
 
-@pytest.mark.parametrize(("gains", "holds"), [((1, 2), None), ((1, 2, -3), True), ((1, -2, -3), False)])
+@pytest.mark.parametrize(("gains", "holds"), [((1, 2), None), ((1, 2, -3), True), ((1, -2, -0.5), False)])
 def test_most_cases_are_more_than_half_of_three_or_more(gains, holds):
     pairs = [
         ({"loss": loss, "model": i}, run(test__accuracy=0.5 + (0.01 * gain if loss == "bce" else 0.0)))
@@ -98,6 +98,13 @@ def test_distances_may_end_small_instead_of_falling_far(name, start, end, holds)
     assert claims.approach_zero([({}, run(history=rows))], ("train.nc1", f"train.{name}")).holds is holds
     slow = run(history=[{"epoch": e, "train": {"nc1": 0.04 / e}} for e in (1, 2)])
     assert claims.approach_zero([({}, slow)], ("train.nc1",)).holds is False, "NC1 has no such scale"
+
+
+def test_a_metric_of_exactly_zero_says_nothing_of_an_approach():
+    """Zeros, as of a network that was still constant, have no logarithm: neither a start nor an end."""
+    for values, holds in (((0.0, 1.0, 0.01), True), ((1.0, 0.5, 0.0), False), ((0.0, 0.0, 1.0), None)):
+        rows = [{"epoch": e, "train": {"nc1": value}} for e, value in enumerate(values, 1)]
+        assert claims.approach_zero([({}, run(history=rows))], ("train.nc1",)).holds is holds
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,12 @@ def test_nine_in_ten_numbers_decide(exact, direction, missed, verdict):
     assert sum_up(lines)[0] == verdict
 
 
+def test_only_published_numbers_wait_for_runs():
+    cell = publications.load("bce-vs-ce")["table-6"].cells[0]
+    lines = [Line("", "", "", {}, published, (), verdict="not run") for published in (cell, cell, cell, None)]
+    assert sum_up(lines) == ("not run", "3 numbers not run")
+
+
 def test_sgd_has_five_percent_and_seeds_widen_the_bar(table_11, tmp_path):
     experiment, table = table_11
     (point,) = expand(experiment, {"optimizer": ("sgd",), "batch_size": ("64",), "loss": ("bce",)})
@@ -160,6 +166,15 @@ def test_copies_are_no_further_seeds(tmp_path):
     (only,) = match([point], runs)
     found = list(only.records)
     assert found == [runs[0], runs[3]]
+
+
+def test_where_the_grid_varies_the_length_a_run_belongs_to_the_nearest(tmp_path):
+    """By ratio: 400 epochs are nearer to 1000 than to 100."""
+    point = get_experiment("bce-vs-ce/table-9").grid()[0]
+    points = [type(point)({"epochs": n}, point.recipe.override(optim__epochs=n)) for n in (100, 1000)]
+    for epochs, wanted in ((20, 0), (250, 0), (400, 1), (900, 1), (5000, 1)):
+        run = record(type(point)({}, point.recipe.override(optim__epochs=epochs)), tmp_path / str(epochs))
+        assert [len(m.records) for m in match(points, [run])] == [1 - wanted, wanted]
 
 
 def test_of_one_seed_the_precision_asked_for_counts_and_then_the_fuller_history(tmp_path):

@@ -78,6 +78,18 @@ def test_class_table_follows_summary_and_snapshot(tmp_path):
     assert [row[0].text for row in tabulate_classes(group_runs([record]), {}).rows] == names
 
 
+def test_a_variant_without_accuracies_of_its_classes_has_no_column(tmp_path):
+    write_run(tmp_path, {"loss.name": "ce"}, snapshot=False)
+    bare = write_run(tmp_path, {"loss.name": "bce"}, snapshot=False)
+    summary = json.loads((bare / "summary.json").read_text())
+    del summary["test"]["class_accuracy"]
+    (bare / "summary.json").write_text(json.dumps(summary))
+    records = read_runs(tmp_path)
+    table = tabulate_classes(group_runs(records), {})
+    assert [c.text for c in table.columns if "accuracy" in c.text] == ["CE: test accuracy"]
+    assert tabulate_classes(group_runs([r for r in records if r.loss == "bce"]), {}) is None
+
+
 def test_published_numbers_are_found_by_configuration(tmp_path):
     from ncollapse.train import recipes
 

@@ -124,7 +124,17 @@ def test_features_of_another_space_are_not_mixed(tmp_path):
     assert list(read_epochs(tmp_path)[0]) == [2]
 
 
-@pytest.mark.parametrize("damage", ["cut", "name", "label", "gram", "nan"])
+DAMAGES = {
+    "cut": "",
+    "name": "x/bias: expected a name such as 12/train.features",
+    "zero": "0/bias: expected a name such as 12/train.features",
+    "label": "epoch 1: train.labels: expected whole numbers",
+    "gram": "epoch 1: gram.means: expected one row and one column for each of gram.classes",
+    "nan": "epoch 1: bias: expected finite numbers",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_files_are_named_and_replaced(tmp_path, damage):
     add_epoch(tmp_path, 1, make_arrays())
     file = tmp_path / FILE
@@ -134,6 +144,8 @@ def test_damaged_files_are_named_and_replaced(tmp_path, damage):
         arrays = load_file(file)
         if damage == "name":
             arrays["x/bias"] = np.zeros(3)
+        if damage == "zero":
+            arrays["0/bias"] = np.zeros(10)
         if damage == "label":
             arrays["1/train.labels"] = -arrays["1/train.labels"]
         if damage == "gram":
@@ -143,7 +155,7 @@ def test_damaged_files_are_named_and_replaced(tmp_path, damage):
         save_file(arrays, file)
     found, problem = read_epochs(tmp_path)
     assert found == {}
-    assert problem.startswith(f"{FILE}: ")
+    assert problem.startswith(f"{FILE}: {DAMAGES[damage]}")
     add_epoch(tmp_path, 2, make_arrays())
     assert list(read_epochs(tmp_path)[0]) == [2]
     file.write_bytes(b"")

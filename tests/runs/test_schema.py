@@ -63,14 +63,22 @@ def test_a_damaged_summary_is_named(folder, changes, said):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"optim__epochs": 10**12}, {"loss": "ce"}, {"seed": 0.5}, {"measure_every": 0}, {"loss__name": ["ce"]}],
+    ("changes", "said"),
+    [
+        ({"optim__epochs": 10**12}, "optim.epochs: expected a whole number in 1..100000000, got 1000000000000"),
+        ({"optim__batch_size": 0}, "optim.batch_size: expected a whole number in 1..1099511627776, got 0"),
+        ({"loss": "ce"}, "loss: expected a table of settings, got 'ce'"),
+        ({"seed": 0.5}, "seed: expected a whole number in -9223372036854775808..18446744073709551615, got 0.5"),
+        ({"seed": 2**64}, "seed: expected a whole number in -9223372036854775808..18446744073709551615, got 184467"),
+        ({"measure_every": 0}, "measure_every: expected a whole number in 1..100000000, got 0"),
+        ({"loss__name": ["ce"]}, "loss.name: expected text, got ['ce']"),
+    ],
 )
-def test_a_damaged_configuration_is_named(folder, changes):
+def test_a_damaged_configuration_is_named(folder, changes, said):
     change(folder / "config.json", **changes)
     record = read_run(folder)
     assert (record.status, record.config) == ("corrupt", {})
-    assert "config.json: " in record.notes[0]
+    assert record.notes[0].startswith(f"config.json: {said}")
 
 
 def test_a_configuration_that_was_changed_is_noticed(folder):
@@ -161,6 +169,7 @@ def test_a_cut_packed_history_keeps_what_comes_before(folder):
         ("train.labels", np.zeros(3, np.int64), "train.labels: expected one for each of the 200 features"),
         ("train.features", np.full((200, 16), np.nan, np.float32), "train.features: expected finite numbers"),
         ("train.class_means", np.zeros((9, 16)), "train.counts: expected 9 classes"),
+        ("train.class_means", np.zeros(10), "train.class_means: expected shape [K, d], got [10]"),
         ("weight", np.zeros(4, np.float32), "weight: expected shape [K, d]"),
         ("bias", np.zeros(4, np.float32), "bias: expected shape [10]"),
         ("test.margin.counts", np.zeros(3, np.int64), "test.margin: expected rising edges"),

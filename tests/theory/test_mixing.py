@@ -1,6 +1,8 @@
 """Targets of mixup and CutMix: their law, the optimum by symmetry, a given feature norm, the comparison with runs."""
 
 import json
+import math
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -187,6 +189,12 @@ def test_wrong_arguments_are_named():
         Mixing.of_shares(3, [0.5], [1.0])
     with pytest.raises(ValueError, match="probabilities: expected a sum of 1"):
         Mixing.of_shares(3, [1.0, 0.5], [1.0, 1.0])
+    good = asdict(Mixing.of_shares(3, [1.0, 0.5], [0.5, 0.5]))
+    assert Mixing(**good) == Mixing.of_shares(3, [1.0, 0.5], [0.5, 0.5])
+    for name in ("own", "partner", "other", "probabilities"):
+        for bad in (-0.1, math.nan, math.inf):
+            with pytest.raises(ValueError, match="expected finite numbers that are not negative"):
+                Mixing(**{**good, name: (good[name][0], bad)})
     with pytest.raises(ValueError, match="too many target rows"):
         _ = nc.Problem("ce", mixing=mixing_law(100, **DA2), per_class=1, **DECAYS).groups
     with pytest.raises(ValueError, match="feature_energy: expected a positive number"):

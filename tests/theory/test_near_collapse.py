@@ -95,6 +95,24 @@ def test_the_metrics_are_within_their_bounds(loss, features):
     assert informative >= 9
 
 
+@pytest.mark.parametrize("lb", [0.02, 2.0])
+@pytest.mark.parametrize("loss", ["bce", "mse"])
+def test_the_bounds_shrink_as_the_gap_does(loss, lb):
+    """Near the optimum, where t = 1: A = B, and B B^T has the eigenvalue |A|^2 / (K - 1), which is tau sqrt(n) a."""
+    p = nc.predict(loss, 4, per_class=6, bias_decay=lb, **DECAYS)
+    h, y, w, _ = (part.numpy() for part in p.configuration())
+    means = h[np.unique(y, return_index=True)[1]]
+    size = math.sqrt(5e-3) * np.linalg.norm(w - w.mean(axis=0))
+    assert size == pytest.approx(math.sqrt(6 * 5e-3) * np.linalg.norm(means - means.mean(axis=0)), rel=1e-9)
+    c = nc.certify(*disturb(p, 2e-7, 0), p.problem)
+    eigenvalue = size**2 / 3
+    assert c.nc1_bound == pytest.approx(2 * c.gap / (4 * eigenvalue), rel=2e-2)
+    logits = eigenvalue / (5e-3 * math.sqrt(6)) * math.sqrt(3)  # |Z - its mean| = a |I - J / K|
+    assert c.nc2_bound - c.nc3_bound == pytest.approx(
+        2 * math.sqrt(2 * c.gap) * math.sqrt(5e-3) * np.linalg.norm(w) / (5e-3 * math.sqrt(6)) / logits, rel=2e-2
+    )
+
+
 def test_unequal_classes_have_no_bound_on_the_frames():
     problem = nc.Problem("ce", class_counts=[6, 6, 3], **DECAYS)
     s = nc.solve(problem)

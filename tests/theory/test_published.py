@@ -84,9 +84,10 @@ def test_the_page_shows_the_records():
     fill = runpy.run_path(str(ROOT / "scripts" / "theory_figures.py"))["fill_page"]
     page = ROOT / "docs" / "theory.md"
     assert fill(page.read_text()) == page.read_text()
-    for line in page.read_text().splitlines():
-        if line.startswith("!["):
-            assert (page.parent / line.partition("](")[2].rstrip(")")).is_file(), line
+    figures = [line for line in page.read_text().splitlines() if line.startswith("![")]
+    assert figures
+    for line in figures:
+        assert (page.parent / line.partition("](")[2].rstrip(")")).is_file(), line
 
 
 def test_the_example_of_the_page_runs():

@@ -42,6 +42,7 @@ def test_equals_brute_force(loss, more):
     assert min(solution.objectives) == pytest.approx(solution.objective, abs=1e-14)
     assert solution.slope < 1e-6
     assert problem.features == "free" or bool((solution.features >= 0).all())
+    assert solution.features.shape[1] == solution.weight.shape[1] == (problem.dim or problem.num_classes)
     if loss == "focal":
         assert solution.certificate is None
     else:

@@ -25,6 +25,11 @@ class Place:
     images: int
     """How many samples the rate counts, 0 where that is not known."""
 
+    @property
+    def compared(self) -> bool:
+        """Whether it is the best, or shares a seed with the best."""
+        return self.behind is None or self.behind.n > 0
+
 
 @dataclass(frozen=True)
 class Effect:
@@ -65,8 +70,8 @@ class Ranking:
 
     @property
     def pairs(self) -> int:
-        """The fewest seeds that any loss shares with the best."""
-        return min((p.behind.n for p in self.places if p.behind), default=0)
+        """The fewest seeds that a loss compared with the best shares with it, 0 where none is compared."""
+        return min((p.behind.n for p in self.places if p.behind and p.compared), default=0)
 
 
 def rank(findings: Sequence[Finding]) -> Ranking | None:
@@ -126,8 +131,3 @@ def group_by_context(findings: Sequence[Finding]) -> list[list[Finding]]:
     for finding in findings:
         groups.setdefault(finding.variant.context, []).append(finding)
     return list(groups.values())
-
-
-def count_wrong(place: Place, mean: float) -> float:
-    """How many samples are wrong at a rate; NaN where their number is not known."""
-    return (1 - mean) * place.images if place.images else math.nan

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ncollapse.compare.findings import Finding, name_early
 from ncollapse.compare.numbers import show, show_factor, show_images, show_points
@@ -46,6 +45,9 @@ def describe_ranking(ranking: Ranking | None, others: bool = False) -> str:
     if ranking.provisional:
         return _interim_sentence(ranking)
     parts = [_accuracy_sentence(ranking)]
+    if apart := [_loss(p) for p in ranking.places if not p.compared] if ranking.pairs else []:
+        verbs = "shares no seed with {} and is" if len(apart) == 1 else "share no seed with {} and are"
+        parts.append(f"{join(apart)} {verbs.format(_loss(ranking.places[0]))} not compared.")
     parts += _effect_sentences(ranking)
     if advice := _advice(ranking):
         parts.append(advice)
@@ -191,15 +193,10 @@ def rate_text(value: Estimate) -> str:
 
 def _accuracy_sentence(ranking: Ranking) -> str:
     name = _rate_name(ranking)
-    best, second, *_ = ranking.places
+    best, second, *_ = places = [p for p in ranking.places if p.compared] if ranking.pairs else ranking.places
     behind = second.behind
     if behind is None or behind.n == 0:
         return f"{_loss(best)} has the highest {name}, but shares no seed with {_loss(second)}: nothing is shown by it."
-    strangers = [p for p in ranking.places if p.behind is not None and p.behind.n == 0]
-    if strangers:
-        compared = _accuracy_sentence(replace(ranking, places=tuple(p for p in ranking.places if p not in strangers)))
-        verb = "shares" if len(strangers) == 1 else "share"
-        return f"{compared} {join([_loss(p) for p in strangers])} {verb} no seed with {_loss(best)}: not compared."
     lead = _lead_text(behind)
     if ranking.pairs == 1:
         equal = "are equal" if behind.mean == 0 else f"differ by {lead}"
@@ -207,16 +204,16 @@ def _accuracy_sentence(ranking: Ranking) -> str:
         return f"No verdict from one seed: on {name}, {both} {equal}, and chance is not ruled out."
     leaders = ranking.leaders
     if len(leaders) == 1:
-        against = _loss(second) if len(ranking.places) == 2 else f"the next, {_loss(second)}"
+        against = _loss(second) if len(places) == 2 else f"the next, {_loss(second)}"
         return (
             f"{_loss(best)} wins on {name}: {lead} above {against} ({_interval(behind, ranking.quantity, flip=True)})."
         )
-    if len(leaders) == len(ranking.places):
+    if len(leaders) == len(places):
         if len(leaders) == 2:
             return f"No loss wins on {name}: {join([_loss(p) for p in leaders])} differ by {lead}, which may be chance."
-        spread = ranking.places[-1].behind.mean if ranking.places[-1].behind else 0.0
+        spread = places[-1].behind.mean if places[-1].behind else 0.0
         return f"No loss wins on {name}: all {len(leaders)} lie within {show_points(spread)}."
-    losers = [p for p in ranking.places if not p.leads]
+    losers = [p for p in places if not p.leads]
     told = [f"{_loss(p)} is {show_points(p.behind.mean)} lower" for p in losers if p.behind]
     return f"{join([_loss(p) for p in leaders])} lead on {name} and cannot be told apart; {join(told)}."
 
@@ -262,7 +259,7 @@ def _effect_sentences(ranking: Ranking) -> list[str]:
 def _advice(ranking: Ranking) -> str:
     """How many more seeds would tell the losses apart that lead, where there are several."""
     behind = ranking.leaders[-1].behind
-    if behind is None or behind.n == 0:
+    if behind is None:
         return ""
     if behind.n == 1:
         return "Run at least two more seeds."

@@ -1,8 +1,7 @@
 """Augmentation of whole batches on the device they live on: crop, flip, rotation, mixup and cutmix.
 
-Each operation exists twice: `crop(x, top, left, padding)` does what it is told, image by image but at once, and
-`random_crop(x, padding, generator)` draws the arguments first. Draws are made on the generator's device, so a CPU
-generator gives the same batch on every device.
+`crop(x, top, left, padding)` does what it is told, image by image but at once; `draw_crop(count, padding, generator)`
+draws its arguments. Draws are made on the generator's device, so a CPU generator gives the same batch on every device.
 """
 
 from __future__ import annotations
@@ -113,21 +112,6 @@ def draw_flip(count: int, generator: Generator) -> Tensor:
 def draw_rotation(count: int, degrees: float, generator: Generator) -> Tensor:
     unit = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
     return degrees * (2 * unit - 1)
-
-
-def random_crop(x: Tensor, padding: int, generator: Generator) -> Tensor:
-    """`crop` at uniform offsets."""
-    return crop(x, *draw_crop(len(x), padding, generator), padding)
-
-
-def random_flip(x: Tensor, generator: Generator) -> Tensor:
-    """`flip` of each image with probability 1/2."""
-    return flip(x, draw_flip(len(x), generator))
-
-
-def random_rotation(x: Tensor, degrees: float, generator: Generator) -> Tensor:
-    """`rotate` by uniform angles in [-degrees, degrees]."""
-    return rotate(x, draw_rotation(len(x), degrees, generator))
 
 
 def normalise(

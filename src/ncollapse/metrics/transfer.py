@@ -21,7 +21,7 @@ host starts slowly: 100 classes in 512 dimensions took 0.3 s beside an H200."""
 def choose_site(device: torch.device, num_classes: int, dim: int) -> torch.device:
     """Where class-level work is done for samples on this device.
 
-    >>> choose_site(torch.device("cuda:0"), 10, 512), choose_site(torch.device("cuda:0"), 50_000, 512)
+    >>> choose_site(torch.device("cuda:0"), 10, 512), choose_site(torch.device("cuda:0"), 100, 512)
     (device(type='cpu'), device(type='cuda', index=0))
     """
     return HOST if num_classes * max(num_classes, dim) <= HOST_VALUES else device
