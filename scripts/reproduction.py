@@ -20,13 +20,14 @@ from ncollapse.papers.catalogue import CATALOGUE, data_names
 from ncollapse.papers.close_calls import find_close_calls
 from ncollapse.papers.cost import estimate_minutes
 from ncollapse.papers.experiment import Experiment
-from ncollapse.papers.judge import Line, tolerance, tolerance_in_points
-from ncollapse.papers.matching import Match, lag_of, match
+from ncollapse.papers.judge import Line, compare, tolerance, tolerance_in_points
+from ncollapse.papers.matching import Match, epochs_of, group_by_point, is_trial, lag_of, match
 from ncollapse.papers.one_epoch import count_at_one_epoch
 from ncollapse.papers.outcome import Outcome, evaluate, list_claims, list_judged
 from ncollapse.report.export import render
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
 from ncollapse.report.panels import Figure
+from ncollapse.runs.identity import point_key
 from ncollapse.runs.record import RunRecord, read_runs
 
 INTRO = """# Reproduction
@@ -107,7 +108,8 @@ def main(results: str = "results/runs", target: str = "docs/reproduction.md", dr
     papers = [f"- {paper}: {publications.title(paper)}" for paper in publications.PAPERS]
     final = [outcome for outcome in outcomes.values() if outcome.experiment.paper != "bce-vs-ce-early"]
     notes = [summarise_kinds(final), summarise_spreads(final), summarise_runs(records), summarise_lags(matches)]
-    notes = [text for note in (*notes, summarise_sgd(final)) for text in (note, "")]
+    notes += [summarise_passed_over(final, records), summarise_sgd(final)]
+    notes = [text for note in notes for text in (note, "")]
     body = [INTRO, *papers, "", *tabulate(outcomes.values()), "", *tabulate_papers(outcomes.values()), "", ONCE, ""]
     body += notes
     body += list_close_calls(final)
@@ -317,6 +319,36 @@ def summarise_spreads(outcomes: Iterable[Outcome]) -> str:
         f" {len(whole)} where our runs are as long as the paper's, and in {sum(short)} of {len(short)} where they are"
         " shorter."
     )
+
+
+def summarise_passed_over(outcomes: Iterable[Outcome], records: Sequence[RunRecord]) -> str:
+    """How many runs of the tables are not judged since there are better ones, and what they would miss."""
+    pool = group_by_point(records)
+    runs: set[str] = set()
+    missed: dict[tuple[str, ...], bool] = {}
+    for outcome in outcomes:
+        kept = {(line.field, line.published.mean) for line in outcome.lines if line.published and is_kept(line)}
+        for found in match(outcome.experiment.grid(), records) if kept else ():
+            others = [r for r in pool.get(point_key(found.point.recipe.to_dict()), ()) if r not in found.records]
+            for record in others:
+                if is_trial(epochs_of(record), found.asked_epochs):
+                    continue
+                runs.add(record.run_id)
+                lines = compare(outcome.experiment, [replace(found, records=(record,))])
+                fell = {(x.field, x.published.mean) for x in lines if x.published and x.values and not is_kept(x)}
+                missed |= {(record.run_id, *number): epochs_of(record) < found.epochs for number in fell & kept}
+    if not runs:
+        return ""
+    return (
+        "Runs of the tables that are not judged, because the same point has others that are longer, have the delay of"
+        f" the schedule or are in the precision asked for: {len(runs)}. Judged by each of them alone, reproduced"
+        f" numbers would be missed {len(missed)} times, {sum(missed.values())} of them by shorter runs."
+    )
+
+
+def is_kept(line: Line) -> bool:
+    """Whether a number is reproduced."""
+    return line.verdict == "reproduced"
 
 
 def summarise_lags(matches: Iterable[Match]) -> str:
