@@ -38,6 +38,17 @@ def test_rotation_equals_its_twin(images):
         assert np.array_equal(found[n].numpy()[:, clear], twin[:, clear])
 
 
+def test_rotation_gives_the_pixels_of_pillow():
+    """What torchvision's RandomRotation does to an image: nearest neighbour, black outside. A few pixels are ties."""
+    pillow = pytest.importorskip("PIL.Image")
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (50, 32, 32, 3), dtype=np.uint8)
+    degrees = generator.uniform(-15, 15, len(images))
+    ours = augment.rotate(torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(degrees))
+    theirs = [np.asarray(pillow.fromarray(image).rotate(angle)) for image, angle in zip(images, degrees)]
+    assert (ours.permute(0, 2, 3, 1).numpy() != np.stack(theirs)).mean() < 1e-3
+
+
 def test_a_quarter_turn_of_a_square_is_exact():
     x = torch.arange(1, 17, dtype=torch.uint8).reshape(1, 1, 4, 4)
     assert torch.equal(augment.rotate(x, torch.tensor([90.0])), torch.rot90(x, 1, (2, 3)))

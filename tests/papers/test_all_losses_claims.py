@@ -20,16 +20,45 @@ def four(where, spread, **more):
     return [place(*where, loss, 0.9 + spread * i / 3, **more) for i, loss in enumerate(claims.LOSSES)]
 
 
+def steps(wider, longer, losses=claims.LOSSES):
+    """A small network, a wider one and one that trained for longer, under each of these losses."""
+    return [
+        place(*where, loss, accuracy)
+        for loss in losses
+        for where, accuracy in (((0.25, 100), 0.75), ((0.5, 100), wider), ((0.25, 200), longer))
+    ]
+
+
 @pytest.mark.parametrize(("wider", "longer", "holds"), [(0.9, 0.9, [True, True]), (0.8, 0.7, [True, False])])
 def test_width_and_length_raise_accuracy(wider, longer, holds):
-    runs = [place(0.25, 100, "ce", 0.75), place(0.5, 100, "ce", wider), place(0.25, 200, "ce", longer)]
-    found = claims.by_width_and_epochs(runs)
+    found = claims.by_width_and_epochs(steps(wider, longer))
     assert [claim.holds for claim in found] == [*holds, None]
-    assert found[0].detail.startswith("1 of 1 step: ")
+    assert found[0].detail.startswith("4 of 4 steps: ")
+
+
+def test_what_is_said_of_every_loss_is_open_until_all_were_run():
+    """One loss can contradict it, but not decide it."""
+    found = claims.by_width_and_epochs(steps(0.9, 0.7, ("ce", "focal", "ls")))
+    assert [claim.holds for claim in found] == [None, False, None]
+    assert found[0].detail.endswith("points; runs of all four losses, equally long, are needed")
+    one, three = ([({"loss": loss}, run(train__accuracy=1.0)) for loss in claims.LOSSES[:number]] for number in (1, 3))
+    assert claims.fits(one).holds is claims.fits(three).holds is None
+    assert claims.fits([*three, ({"loss": "mse"}, run(train__accuracy=0.9))]).holds is False
+
+
+def test_most_steps_are_most_of_three_or_more():
+    for losses, holds in ((("ce",), None), (("ce", "mse"), None), (claims.LOSSES, True)):
+        found = claims.raises(steps(0.9, 0.9, losses), "width", "a wider network", mostly=True)
+        assert found.holds is holds
+    one_fell = steps(0.9, 0.9)[:-3] + steps(0.7, 0.9, ("mse",))
+    assert claims.raises(one_fell, "width", "a wider network", mostly=True).holds is True
+    assert claims.raises(one_fell, "width", "a wider network").holds is False
 
 
 def test_a_wider_network_that_trained_for_a_smaller_share_is_no_rival():
-    runs = [place(0.25, 100, "ce", 0.75), place(0.25, 200, "ce", 0.8), place(0.5, 100, "ce", 0.7, share=0.25)]
+    runs = [place(0.25, 100, loss, 0.75) for loss in claims.LOSSES]
+    runs += [place(0.25, 200, loss, 0.8) for loss in claims.LOSSES]
+    runs += [place(0.5, 100, loss, 0.7, share=0.25) for loss in claims.LOSSES]
     assert [claim.holds for claim in claims.by_width_and_epochs(runs)] == [None, True, None]
 
 
@@ -79,7 +108,8 @@ def test_every_loss_fits_the_training_data_by_the_end(fit, holds):
     history = [{"epoch": epoch, "train": {"accuracy": value}} for epoch, value in ((10, 0.8), (20, fit))]
     runs = [({"loss": loss}, run(history=history, train__accuracy=0.8)) for loss in claims.LOSSES]
     assert claims.fits(runs).holds is holds
-    assert claims.fits([({"loss": "ce"}, run(train__accuracy=fit))]).holds is holds, "records without a history"
+    runs = [({"loss": loss}, run(train__accuracy=fit)) for loss in claims.LOSSES]
+    assert claims.fits(runs).holds is holds, "records without a history"
 
 
 def falling(*values):

@@ -3,6 +3,7 @@
 import json
 import tarfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,9 +88,22 @@ def test_the_index_says_what_a_record_is_behind(tmp_path):
     assert second.endswith("| nothing judged |")
 
 
-def test_minutes_of_a_gpu_are_those_of_the_last_measurement(tmp_path):
+def test_minutes_of_a_gpu_are_those_of_the_whole_run(tmp_path):
     make_run(tmp_path / "aaa", epochs=3)
     (record,) = read_runs(tmp_path)
     history = [{"epoch": e, "time": {"elapsed_s": 60.0 * e}} for e in (1, 2)]
-    assert gpu_minutes(replace(record, history=history)) == 0
-    assert gpu_minutes(replace(record, history=history, env={"hardware": {"gpu": "some"}})) == 2
+    record = replace(record, history=history, summary={"status": "finished"})
+    assert gpu_minutes(record) == 0
+    record = replace(record, env={"hardware": {"gpu": "some"}})
+    assert gpu_minutes(record) == 2, "of a record without the time of its end, to the last measurement"
+    assert gpu_minutes(replace(record, summary={"status": "finished", "time": {"wall_s": 150.0}})) == 2.5
+
+
+def test_the_minutes_of_the_page_are_those_in_the_summaries():
+    """Added up from the files themselves."""
+    root = Path(__file__).parents[2]
+    total = 0.0
+    for folder in (root / "results" / "runs").iterdir():
+        if json.loads((folder / "env.json").read_text())["hardware"].get("gpu"):
+            total += json.loads((folder / "summary.json").read_text())["time"]["wall_s"] / 60
+    assert f"They took {total:.0f} GPU minutes" in (root / "docs" / "reproduction.md").read_text()

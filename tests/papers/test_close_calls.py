@@ -7,6 +7,7 @@ import pytest
 
 from ncollapse.papers.catalogue import get_experiment
 from ncollapse.papers.close_calls import find_close_calls
+from ncollapse.papers.experiment import expand
 from ncollapse.papers.judge import JUDGED, Line, judge, tolerance
 from ncollapse.papers.matching import match
 from ncollapse.papers.one_epoch import count_at_one_epoch
@@ -14,6 +15,7 @@ from ncollapse.papers.outcome import evaluate, list_claims, list_judged
 from ncollapse.papers.publications import Cell
 from ncollapse.papers.tied_epochs import find_tied_epochs, read_curve
 from ncollapse.runs.record import read_runs
+from reference.paper_runs import record
 from reference.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
@@ -130,6 +132,46 @@ def test_the_page_lists_the_close_calls(outcomes):
         for line in find_close_calls(outcome.lines):
             assert f"{line.row}, {line.column}: " in text
     assert script.list_close_calls([]) == []
+
+
+def test_the_page_says_what_runs_that_are_passed_over_would_give(tmp_path):
+    """One of 40 epochs that misses rho beside one of 100; a trial decides nothing anyway."""
+    experiment, script = get_experiment("bce-vs-ce/table-6"), load_script("reproduction")
+    (point,) = expand(experiment, {"model": ("resnet18",), "optimizer": ("adamw",), "loss": ("ce",)})
+
+    def make(epochs, rho):
+        recipe = point.recipe.with_epochs(epochs)
+        return record(replace(point, recipe=recipe), tmp_path / str(epochs), weight_energy=rho, positive_score=5.63)
+
+    whole, short, trial = make(100, 212.2), make(40, 230.0), make(20, 400.0)
+    outcome = evaluate(experiment, [whole, short, trial])
+    assert ": 1. Judged" in script.summarise_passed_over([outcome], [whole, short, trial])
+    assert "would be missed 1 times, 1 of them by shorter runs" in script.summarise_passed_over(
+        [outcome], [whole, short, trial]
+    )
+    assert "would be missed 0 times, 0 of them by shorter runs" in script.summarise_passed_over(
+        [outcome], [whole, make(50, 212.3)]
+    )
+    assert script.summarise_passed_over([outcome], [whole, trial]) == ""
+
+
+def test_kinds_and_spreads_are_counted(outcomes):
+    script = load_script("reproduction")
+    lines = [line for _, line in list_judged(outcomes)]
+    tests = [line for line in lines if line.field in ("test.accuracy", "test.uniform_accuracy")]
+    kept = sum(line.verdict == "reproduced" for line in tests)
+    assert f"accuracies of test samples {kept} of {len(tests)}" in script.summarise_kinds(outcomes)
+    biases = [line for line in lines if line.field == "train.bias" and line.keys["loss"] == "ce"]
+    assert f"b of CE {len(biases)} of {len(biases)}" in script.summarise_kinds(outcomes)
+    whole = [line for line in lines if line.spread is not None and line.published.std and not line.short]
+    near = [
+        line
+        for line in whole
+        if abs(line.spread / float(line.published.std) - 1) <= 0.1
+        or abs(line.spread - float(line.published.std)) <= 10.0 ** -len(line.published.std.split(".")[1])
+    ]
+    assert f"in {len(near)} of {len(whole)} where our runs are as long" in script.summarise_spreads(outcomes)
+    assert script.summarise_kinds([]) == script.summarise_spreads([]) == ""
 
 
 def test_the_page_says_what_one_percent_would_leave_of_sgd(outcomes):

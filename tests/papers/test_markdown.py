@@ -13,7 +13,7 @@ from ncollapse.papers.catalogue import CATALOGUE, get_experiment
 from ncollapse.papers.claims import Claim
 from ncollapse.papers.coverage import Coverage
 from ncollapse.papers.experiment import expand
-from ncollapse.papers.markdown import describe_claim, find_claim_cause
+from ncollapse.papers.markdown import describe_choice_of_epoch, describe_claim, find_claim_cause
 from ncollapse.papers.matching import match
 from ncollapse.papers.outcome import Outcome, evaluate
 from ncollapse.runs.record import read_run, read_runs
@@ -260,3 +260,17 @@ def test_a_cause_of_shortened_runs_ends_with_them():
     assert "ended before" in find_claim_cause(short, replace(claim, lengths=(1000,)))
     other = replace(claim, text="something else")
     assert find_claim_cause(short, other) == "not explained; tried at 1000 of 4000 epochs only"
+
+
+def test_the_page_says_where_the_best_of_a_few_epochs_was_chosen():
+    """Runs that report an epoch and were not measured after each; where the last one is reported it does not matter."""
+    text, records = (ROOT / "docs" / "reproduction.md").read_text(), read_runs(ROOT / "results" / "runs")
+    said = describe_choice_of_epoch(evaluate(get_experiment("bce-vs-ce/table-1"), records))
+    sparse = (
+        "The best of the measured epochs is reported; measured was every 10 epochs in ae301e74b35f and dceb3c1e8c75."
+    )
+    assert said == [sparse]
+    assert text.count(f"- {sparse}\n") == 5, "tables 1, 2 and 13, and two of the early version"
+    for name in ("ae301e74b35f", "dceb3c1e8c75"):
+        assert len(read_run(ROOT / "results" / "runs" / name).history) == 10
+    assert describe_choice_of_epoch(evaluate(get_experiment("bce-vs-ce/table-6"), records)) == []

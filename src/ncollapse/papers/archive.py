@@ -167,11 +167,11 @@ def _dump(value: Any) -> bytes:
 
 
 def gpu_minutes(record: RunRecord) -> float:
-    """How long a run on a GPU took, by its last measurement; 0 on a CPU."""
+    """How long a run on a GPU took, to its end or, where that is not recorded, to its last measurement; 0 on a CPU."""
     if not record.env.get("hardware", {}).get("gpu"):
         return 0.0
-    seconds = record.series("time.elapsed_s")[1]
-    return max(seconds, default=0.0) / 60
+    seconds = [*record.series("time.elapsed_s")[1], record.final("time.wall_s")]
+    return max(filter(math.isfinite, seconds), default=0.0) / 60
 
 
 def index_records(records: Iterable[RunRecord], used: Mapping[str, Sequence[str]]) -> str:

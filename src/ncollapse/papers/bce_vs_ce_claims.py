@@ -23,6 +23,7 @@ from ncollapse.papers.claims import (
     separates_scores,
 )
 from ncollapse.papers.judge import PREDICTED, Line
+from ncollapse.papers.standard_error import count_measured, error_of_rate
 from ncollapse.runs.record import RunRecord
 
 NC = ("train.nc1", "train.nc2", "train.nc3")
@@ -35,6 +36,17 @@ KEPT_SCORES = (
     "under CE and SGD the mean of the scores over the classes is what decay leaves of the initial weights, and depends"
     " on their draw; differences of scores do not, and are reproduced (theory.md, Sec. 7)"
 )
+BY_CHANCE = (
+    "within three standard errors of the difference of two accuracies, from the number of samples alone, so that chance"
+    " is enough"
+)
+OVER_TWO_SEEDS = "within three standard deviations over our two seeds; the tolerance counts these from three seeds on"
+MOVING_SCORES = (
+    "with mixing the scores move from epoch to epoch, as the notes say: ours had the printed number in the last fifth"
+    " of the training, at an epoch that is not tied with the best"
+)
+BIAS_WITHOUT_DELAY = 2.21
+SMALL_SPREAD = 0.3
 CORRELATED = 0.9
 NEAR_ZERO = 0.05
 AT_ZERO = "ours: the tables print at most 0.019 for such biases"
@@ -51,14 +63,30 @@ def find_cause(line: Line) -> str:
     """Why a number was not reproduced, as far as that was tested; "" where it was not."""
     keys = line.keys
     at_fault = line.field == "train.bias" and keys.get("augment") == "DA1" and keys.get("optimizer") == "adamw"
-    if at_fault and line.other_schedule:
+    if at_fault and line.other_schedule and math.isclose(line.ours or 0.0, BIAS_WITHOUT_DELAY, rel_tol=0.01):
         return (
-            "the run has no delay of its schedule: decay alone takes the bias from 6 to 2.21 in it, and to 2.17 with"
-            " the delay of one epoch that the authors' code has (printed 2.16 ± 0.02)"
+            f"the run has no delay of its schedule: decay alone takes the bias from 6 to {BIAS_WITHOUT_DELAY} in it,"
+            " and to 2.17 with the delay of one epoch that the authors' code has (printed 2.16 ± 0.02)"
         )
-    if line.field.endswith("negative_score") and (keys.get("loss"), keys.get("optimizer")) == ("ce", "sgd"):
+    keeps_draw = line.field.endswith("negative_score") and (keys.get("loss"), keys.get("optimizer")) == ("ce", "sgd")
+    if keeps_draw and not line.drawn:  # where theory knows the deviation, three of it are in the tolerance
         return KEPT_SCORES
+    if is_within_chance(line):
+        return BY_CHANCE
+    if len(line.values) == 2 and line.distance <= 3 * statistics.stdev(line.values):
+        return OVER_TWO_SEEDS
+    if keys.get("augment") == "DA1+DA2" and (line.passed_at or 0) > 0.8 * min(line.epochs):
+        return MOVING_SCORES
     return ""
+
+
+def is_within_chance(line: Line) -> bool:
+    """Whether an accuracy is within three standard errors of the difference of the two, from their samples alone."""
+    if line.published is None or line.ours is None or not line.field.endswith("accuracy"):
+        return False
+    samples = count_measured(line.field, str(line.keys.get("data")))
+    ours = error_of_rate(line.ours, samples * len(line.values))
+    return line.distance <= 3 * math.hypot(ours, error_of_rate(line.published.value, samples))
 
 
 EXCEPTIONS: dict[str, Any] = {"is_unsettled": is_unsettled, "find_cause": find_cause}
@@ -196,7 +224,40 @@ def accuracies(runs: Runs) -> list[Claim]:
         higher_under_bce(runs, "test.uniform_accuracy", "uniform accuracy"),
         half_the_printed_gain(runs),
         higher_under_bce(runs, "test.accuracy", "accuracy", mostly=True),
+        mixing_and_adamw_help(runs),
     ]
+
+
+def mixing_and_adamw_help(runs: Runs) -> Claim:
+    """ResNet18, CE, CIFAR10: both accuracies are higher with AdamW, mixup and cutmix than with SGD and neither."""
+    fields = ("test.accuracy", "test.uniform_accuracy")
+    table = publications.load("bce-vs-ce-early")["table-2"]
+    place = {"data": "cifar10", "model": "resnet18", "loss": "ce"}
+    ends = ({"optimizer": "sgd", "augment": "DA1"}, {"optimizer": "adamw", "augment": "DA1+DA2"})
+    text = "mixup, cutmix and AdamW raise accuracy and uniform accuracy of ResNet18 on CIFAR10 under CE"
+    gains, printed = [], []
+    for field in fields:
+        found = [[r.final(field) for keys, r in runs if keys == {**place, **end}] for end in ends]
+        if not all(found) or not all(map(math.isfinite, [*found[0], *found[1]])):
+            return Claim(text, None, "runs of both settings are needed")
+        gains.append(statistics.fmean(found[1]) - statistics.fmean(found[0]))
+        printed.append(table.find(field, **place, **ends[1]).value - table.find(field, **place, **ends[0]).value)
+    detail = ", ".join(f"{100 * ours:+.2f} for {100 * theirs:+.2f}" for ours, theirs in zip(gains, printed))
+    return Claim(text, min(gains) > 0, f"{detail} points")
+
+
+def small_spreads(runs: Runs) -> list[Claim]:
+    """Table 1 of the early version: under AdamW scores and biases end with standard deviations of less than 0.3."""
+    spreads = [
+        record.final(f"train.{name}.std")
+        for keys, record in runs
+        if keys.get("optimizer") == "adamw"
+        for name in ("positive_score", "negative_score", "bias")
+    ]
+    spreads = [spread for spread in spreads if math.isfinite(spread)]
+    text = f"under AdamW the standard deviations of scores and biases are less than {SMALL_SPREAD:g}"
+    detail = f"at most {max(spreads):.3f} over {count(len(spreads) // 3, 'run')}" if spreads else ""
+    return [Claim(text, max(spreads) < SMALL_SPREAD if spreads else None, detail, "printed")]
 
 
 def uniform_accuracy(runs: Runs) -> list[Claim]:

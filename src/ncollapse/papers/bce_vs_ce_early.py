@@ -40,6 +40,7 @@ EXPERIMENTS = (
         "scores and biases on CIFAR10 (table 7 of the final version)",
         partial(collapse, "cifar10"),
         finals=(*SCORES[1:], "alpha", "train.accuracy"),
+        claims=claims.small_spreads,
     ),
     entry(
         "table-2",

@@ -6,12 +6,10 @@ import statistics
 from collections.abc import Iterable
 
 from ncollapse.papers.judge import JUDGED, Line, tolerance
-from ncollapse.papers.standard_error import error_of_rate
+from ncollapse.papers.standard_error import count_measured, error_of_rate
 
 SEEDS = 3
 """From so many seeds on, three standard deviations over them are in the tolerance itself."""
-TEST_SAMPLES = 10_000
-TRAIN_SAMPLES = {"mnist": 60_000}
 MARGIN = 0.25
 """Where neither seeds nor a count of samples give a standard deviation: this part of the tolerance instead of three."""
 
@@ -30,8 +28,6 @@ def measure_reach(line: Line) -> float:
     """
     if len(line.values) > 1:
         return 3 * statistics.stdev(line.values)
-    part, _, name = line.field.rpartition(".")
-    if name.endswith("accuracy") and line.ours is not None:
-        samples = TEST_SAMPLES if part != "train" else TRAIN_SAMPLES.get(str(line.keys.get("data")), 50_000)
-        return 3 * error_of_rate(line.ours, samples)
+    if line.field.endswith("accuracy") and line.ours is not None:
+        return 3 * error_of_rate(line.ours, count_measured(line.field, str(line.keys.get("data"))))
     return MARGIN * tolerance(line)

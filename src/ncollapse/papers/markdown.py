@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ncollapse.grammar import count
+from ncollapse.grammar import count, join
 from ncollapse.papers import landscapes, publications
 from ncollapse.papers.claims import Claim
 from ncollapse.papers.experiment import Experiment
@@ -84,6 +84,7 @@ def to_markdown(outcome: Outcome, *, lines: bool = True, unrun: bool = True, lev
     """The page as Markdown: with its table if `lines`, with the numbers that were not run if `unrun`."""
     experiment = outcome.experiment
     caption, notes = describe(experiment)
+    notes += describe_choice_of_epoch(outcome)
     parts = [f"{'#' * level} {experiment.id}: {experiment.title}", "", caption, ""]
     parts += [f"Verdict: **{outcome.verdict}**" + (f" ({outcome.detail})." if outcome.detail else "."), ""]
     parts += [f"- {note}" for note in notes] + ([""] if notes else [])
@@ -96,6 +97,17 @@ def to_markdown(outcome: Outcome, *, lines: bool = True, unrun: bool = True, lev
         parts.append("")
         parts += [*explain(outcome), ""] if explain(outcome) else []
     return "\n".join(parts)
+
+
+def describe_choice_of_epoch(outcome: Outcome) -> list[str]:
+    """Which runs report the best of some epochs only, since they were not measured after each; one note or none."""
+    runs: dict[int, list[str]] = {}
+    for record in outcome.records:
+        every = record.get("measure_every", 1)
+        if record.get("select", "last") != "last" and every > 1:
+            runs.setdefault(every, []).append(record.run_id)
+    said = [f"every {every} epochs in {join(ids)}" for every, ids in sorted(runs.items())]
+    return [f"The best of the measured epochs is reported; measured was {join(said)}."] if said else []
 
 
 def explain(outcome: Outcome) -> list[str]:

@@ -7,6 +7,18 @@ from collections.abc import Sequence
 
 from ncollapse.runs.record import RunRecord
 
+TEST_SAMPLES = 10_000
+TRAIN_SAMPLES = {"mnist": 60_000}
+
+
+def count_measured(field: str, data: str) -> int:
+    """The number of samples behind an accuracy of MNIST or CIFAR.
+
+    >>> count_measured("train.accuracy", "mnist"), count_measured("test.uniform_accuracy", "cifar100")
+    (60000, 10000)
+    """
+    return TRAIN_SAMPLES.get(data, 50_000) if field.startswith("train.") else TEST_SAMPLES
+
 
 def error_of_rate(rate: float, samples: float) -> float:
     """The standard error of a share of so many samples.
