@@ -160,7 +160,7 @@ def test_the_probability_of_mixing_is_what_the_note_says():
 def test_sgd_on_cifar100_starts_on_a_plateau():
     ce, bce = read_run(RUNS / "cbd64ba18cdf"), read_run(RUNS / "a8829151241c")
     early = [100 * dict(zip(*run.series("train.accuracy"), strict=True))[10] for run in (ce, bce)]
-    assert f"after 10 epochs {early[0]:.0f} % of the training" in PLATEAU[0]
+    assert f"after 10 epochs {early[0]:.0f} % of the training samples" in PLATEAU[0]
     assert f"under BCE {early[1]:.0f} %." in PLATEAU[0]
     assert f"99.81 % for {100 * ce.final('train.uniform_accuracy'):.2f} %" in PLATEAU[0]
     spreads = [ce.final(f"train.{sign}_score.std") for sign in ("positive", "negative")]

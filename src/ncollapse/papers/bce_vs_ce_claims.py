@@ -23,7 +23,6 @@ from ncollapse.papers.claims import (
     separates_scores,
 )
 from ncollapse.papers.judge import PREDICTED, Line
-from ncollapse.papers.standard_error import count_measured, error_of_rate
 from ncollapse.runs.record import RunRecord
 
 NC = ("train.nc1", "train.nc2", "train.nc3")
@@ -35,10 +34,6 @@ SCORES_OF_CE = {"positive_score": 5.64, "negative_score": -0.63}
 KEPT_SCORES = (
     "under CE and SGD the mean of the scores over the classes is what decay leaves of the initial weights, and depends"
     " on their draw; differences of scores do not, and are reproduced (theory.md, Sec. 7)"
-)
-BY_CHANCE = (
-    "within three standard errors of the difference of two accuracies, from the number of samples alone, so that chance"
-    " is enough"
 )
 OVER_TWO_SEEDS = "within three standard deviations over our two seeds; the tolerance counts these from three seeds on"
 MOVING_SCORES = (
@@ -71,22 +66,11 @@ def find_cause(line: Line) -> str:
     keeps_draw = line.field.endswith("negative_score") and (keys.get("loss"), keys.get("optimizer")) == ("ce", "sgd")
     if keeps_draw and not line.drawn:  # where theory knows the deviation, three of it are in the tolerance
         return KEPT_SCORES
-    if is_within_chance(line):
-        return BY_CHANCE
     if len(line.values) == 2 and line.distance <= 3 * statistics.stdev(line.values):
         return OVER_TWO_SEEDS
     if keys.get("augment") == "DA1+DA2" and (line.passed_at or 0) > 0.8 * min(line.epochs):
         return MOVING_SCORES
     return ""
-
-
-def is_within_chance(line: Line) -> bool:
-    """Whether an accuracy is within three standard errors of the difference of the two, from their samples alone."""
-    if line.published is None or line.ours is None or not line.field.endswith("accuracy"):
-        return False
-    samples = count_measured(line.field, str(line.keys.get("data")))
-    ours = error_of_rate(line.ours, samples * len(line.values))
-    return line.distance <= 3 * math.hypot(ours, error_of_rate(line.published.value, samples))
 
 
 EXCEPTIONS: dict[str, Any] = {"is_unsettled": is_unsettled, "find_cause": find_cause}
