@@ -87,7 +87,7 @@ def test_modes_around_a_run_do_not_reach_it(model, around, tmp_path):
 def test_another_default_dtype_is_refused(tmp_path):
     torch.set_default_dtype(torch.float64)
     try:
-        with pytest.raises(ValueError, match="default dtype: expected float32 while runs train, got torch.float64"):
+        with pytest.raises(ValueError, match=r"default dtype: expected float32 while runs train, got torch\.float64"):
             run(recipes.get("digits"), tmp_path / "runs", device="cpu")
     finally:
         torch.set_default_dtype(torch.float32)
