@@ -82,3 +82,13 @@ def test_modes_around_a_run_do_not_reach_it(model, around, tmp_path):
     for name in ("final.safetensors", "snapshot.safetensors"):
         plain, inside = (tmp_path / place / recipe.run_id / name for place in ("plain", "inside"))
         assert plain.read_bytes() == inside.read_bytes()
+
+
+def test_another_default_dtype_is_refused(tmp_path):
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ValueError, match=r"default dtype: expected float32 while runs train, got torch\.float64"):
+            run(recipes.get("digits"), tmp_path / "runs", device="cpu")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert not (tmp_path / "runs").exists()

@@ -98,6 +98,8 @@ def run(
     done = world.share(lambda: folder.read_finished(recipe.to_dict()))
     if done is not None:
         return done
+    if torch.get_default_dtype() != torch.float32:
+        raise ValueError(f"torch's default dtype: expected float32 while runs train, got {torch.get_default_dtype()}")
     require_data_files(recipe, data_root)
     new = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
     world.share(lambda: make_folder(folder.path, Path(out)))
