@@ -195,11 +195,11 @@ TEST_SCORES = (
 )
 PLATEAU = (
     "The test accuracies of all four runs are above the printed ones, by 0.7 to 3.5 points. But for SGD, CE each is"
-    " within three standard errors of a difference of two accuracies; that all are above speaks against chance, and both"
-    " networks were tested on the same images. Seeds were not tried. SGD, CE starts on a plateau: after 10 epochs 7 % of"
-    " the training samples are classified correctly, under BCE 25 %. The printed run is behind ours on training samples"
-    " too: A_Uni is 99.81 % for 99.93 %, and the spreads of the scores are 0.4316 for 0.3790 and 1.3897 for 1.3430. How"
-    " much later another seed leaves the plateau was not tried.",
+    " within three standard errors of a difference of two accuracies; that all are above speaks against chance, and"
+    " both networks were tested on the same images. Seeds were not tried. SGD, CE starts on a plateau: after 10 epochs"
+    " 7 % of the training samples are classified correctly, under BCE 25 %. The printed run is behind ours on training"
+    " samples too: A_Uni is 99.81 % for 99.93 %, and the spreads of the scores are 0.4316 for 0.3790 and 1.3897 for"
+    " 1.3430. How much later another seed leaves the plateau was not tried.",
 )
 UNEQUAL = (
     "MNIST's classes are not of equal size (5421 to 6742), so NC2 and NC3 level off above zero, where the optimum for"
