@@ -109,6 +109,15 @@ def test_theory_of_another_number_of_classes_is_refused():
             head(16, 5, bias=True, bias_init="theory", problem=problem)
 
 
+@pytest.mark.parametrize(
+    ("dim", "num_classes", "message"),
+    [(0, 3, "dim: expected at least 1, got 0"), (4, 1, "num_classes: expected at least 2, got 1")],
+)
+def test_a_head_of_no_dimension_or_one_class_is_refused(dim, num_classes, message):
+    with pytest.raises(ValueError, match=message):
+        nc.LinearHead(dim, num_classes)
+
+
 def test_head_without_bias():
     head = nc.LinearHead(4, 3, bias=False)
     h = torch.randn(2, 4)

@@ -14,6 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ncollapse as nc
 from ncollapse.data import load
+from ncollapse.metrics import Measurement
+from ncollapse.monitoring.drawing import draw_history
+from ncollapse.monitoring.observation import Observation
 
 DECAYS = {"weight_decay": 5e-3, "feature_decay": 5e-3, "bias_decay": 5e-3}
 
@@ -222,7 +225,7 @@ def test_curves(digits):
     assert drawn["positive score, predicted"].line.dash == "dash"
     gaps = [seen.certificate.gap for seen in watch.history]
     assert list(drawn["Certified gap to the optimum"].y) == pytest.approx(gaps, rel=1e-4)
-    assert "Neural collapse over 1 epochs" in figure.layout.title.text
+    assert "Neural collapse over 1 epoch<" in figure.layout.title.text
     dark = watch.plot(dark=True)
     assert [list(curve.y) for curve in dark.data] == [list(curve.y) for curve in figure.data]
     assert (figure.layout.paper_bgcolor, dark.layout.paper_bgcolor) == ("#ffffff", "#16181b")
@@ -230,6 +233,15 @@ def test_curves(digits):
     assert not [colour for colour in re.findall(r'"color":"([^"]*)"', dark.to_json()) if colour.startswith("var:")]
     with pytest.raises(ValueError, match="history: expected at least one observation, got none"):
         nc.monitor(model, DataLoader(digits, 64)).plot()
+
+
+def test_zeros_have_no_place_on_a_logarithmic_axis():
+    """NC1 is 0 where every sample lies on its mean, an accuracy where all are wrong."""
+    history = [Observation(e, Measurement(nc1=v, accuracy=v)) for e, v in enumerate((0.5, 0.0, 0.25))]
+    drawn = {curve.name: list(curve.y) for curve in draw_history(history).data}
+    assert drawn["NC1: within-class spread"] == [0.5, None, 0.25]
+    assert drawn["accuracy"] == [0.5, 0.0, 0.25]
+    assert "NC2: classifier to simplex" not in drawn, "nothing was measured"
 
 
 def test_a_monitor_is_printed_as_a_table(digits):

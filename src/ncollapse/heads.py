@@ -115,8 +115,10 @@ class LinearHead(nn.Module):
         problem: Any = None,
     ) -> None:
         super().__init__()
-        if dim < 1 or num_classes < 2:
-            raise ValueError(f"a head needs dim >= 1 and num_classes >= 2, got dim={dim}, num_classes={num_classes}")
+        if dim < 1:
+            raise ValueError(f"dim: expected at least 1, got {dim}")
+        if num_classes < 2:
+            raise ValueError(f"num_classes: expected at least 2, got {num_classes}")
         _check_start(bias, bias_init)
         bound = 1.0 / math.sqrt(dim)
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-bound, bound))

@@ -18,6 +18,7 @@ from ncollapse.report import make_report
 from ncollapse.report.encoding import limit_breaks
 from ncollapse.report.export import escape_latex, export_table, format_latex
 from ncollapse.report.html import render
+from ncollapse.report.layout import name_folder
 from ncollapse.report.published import find_published
 from ncollapse.report.run_tables import tabulate_classes
 from ncollapse.report.tables import Cell, Table, difference_cell, tabulate_summary
@@ -51,6 +52,16 @@ def test_one_seed_is_said_on_the_page(tmp_path):
     assert any("One seed per variant" in note for note in table.notes)
     assert table.rows[0][3].lines[0] == "one seed: no interval"
     assert not [f for f in report.figures if f.id == "differences"]
+
+
+@pytest.mark.parametrize(("epochs", "said"), [(1, "1 epoch"), (3, "3 epochs")])
+def test_the_subtitle_names_what_all_runs_share(tmp_path, epochs, said):
+    for loss in ("ce", "bce"):
+        write_run(tmp_path, {"loss.name": loss, "optim.epochs": epochs}, snapshot=False)
+    title, subtitle = name_folder(group_runs(read_runs(tmp_path)), tmp_path)
+    assert title == "CE and BCE on digits"
+    assert said in subtitle.split(" · ")
+    assert subtitle.endswith(" · 2 runs · one seed")
 
 
 def test_many_variants_stand_in_rows(tmp_path):

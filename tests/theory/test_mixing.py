@@ -201,6 +201,13 @@ def test_wrong_arguments_are_named():
         fix_feature_energy(nc.Problem("ce", 3, per_class=1, **DECAYS), -1.0)
 
 
+def test_a_problem_with_a_law_is_written_as_plain_values():
+    problem = make("ce", 3)
+    written = json.loads(json.dumps(problem.to_dict()))
+    assert Mixing(**written.pop("mixing")) == problem.mixing
+    assert nc.Problem("ce", mixing=problem.mixing, per_class=1, **DECAYS) == problem != make("ce", 3, levels=4)
+
+
 def test_the_comparison_with_runs():
     """What section 8 of the page says of settings 5 and 6."""
     script = load_script("mixed_targets")

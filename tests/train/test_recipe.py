@@ -1,6 +1,7 @@
 """Recipes: checked, hashed, read and written."""
 
 import json
+import re
 import tomllib
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -86,6 +87,41 @@ def test_bad_content_is_named(content, words):
     with pytest.raises(ValueError, match="recipe") as caught:
         Recipe.from_dict(content)
     assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("key", "bad", "good"),
+    [
+        ("data.validation", -1e-9, 0.0),
+        ("data.validation", 1.0, 0.999),
+        ("data.samples_per_class", 0, 1),
+        ("data.step_imbalance", 0.999, 1.0),
+        ("data.long_tail", 0.999, 1.0),
+        ("optim.lr", 0.0, 1e-9),
+        ("optim.momentum", -1e-9, 0.0),
+        ("optim.momentum", 1.0, 0.999),
+        ("optim.epochs", 0, 1),
+        ("optim.batch_size", 0, 1),
+        ("optim.weight_decay", -1e-9, 0.0),
+        ("optim.clip_norm", 0.0, 1e-9),
+        ("schedule.factor", 0.0, 1e-9),
+        ("schedule.min_lr", -1e-9, 0.0),
+        ("schedule.period", 0, 1),
+        ("schedule.lag", -1, 0),
+        ("decays.weight", -1e-9, 0.0),
+        ("decays.feature", -1e-9, 0.0),
+        ("decays.bias", -1e-9, 0.0),
+        ("measure_every", 0, 1),
+    ],
+)
+def test_bounds_are_where_they_are_said_to_be(key, bad, good):
+    def make(value):
+        room, _, name = key.rpartition(".")
+        return Recipe.from_dict({room: {name: value}} if room else {name: value})
+
+    with pytest.raises(ValueError, match=rf"^recipe: {key}: expected .*, got {re.escape(repr(bad))}"):
+        make(bad)
+    assert make(good)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ncollapse.grammar import count
 from ncollapse.monitoring.observation import Observation
 from ncollapse.report.encoding import compact
 from ncollapse.report.figures.depth import Profile, depth_panels
@@ -105,8 +106,8 @@ def _title(history: Sequence[Observation], theme: dict[str, str]) -> str:
     if len(profiles) > 1:
         notes.append("by layer: " + _colour_names(dict(zip(profiles, CLASS_COLOURS)), theme))
     text = (
-        f"<b>Neural collapse over {history[-1].epoch} epochs</b>: NC1 {last.nc1:.3g}, accuracy {last.accuracy:.1%} "
-        f"({last.num_samples:,} samples, {last.num_classes:,} classes)"
+        f"<b>Neural collapse over {count(history[-1].epoch, 'epoch')}</b>: NC1 {last.nc1:.3g}, "
+        f"accuracy {last.accuracy:.1%} ({last.num_samples:,} samples, {last.num_classes:,} classes)"
     )
     return text + (f"<br><sup>{'; '.join(notes)}</sup>" if notes else "")
 

@@ -232,7 +232,8 @@ def name_folder(variants: Sequence[Variant], folder: Path) -> tuple[str, str]:
     listed = join(data) if len(data) <= 4 else f"{', '.join(data[:3])} and {len(data) - 3} more data sets"
     optimiser = shared("optim.name")
     parts = [shared("model.name"), name_optimiser(optimiser)]
-    parts += [f"{shared('optim.epochs')} epochs" if shared("optim.epochs") else None]
+    epochs = shared("optim.epochs")
+    parts += [count(int(epochs), "epoch") if epochs else None]
     parts += [f"batch {shared('optim.batch_size')}" if shared("optim.batch_size") else None]
     seeds = len({r.seed for r in records})
     parts += [count(len(records), "run"), "one seed" if seeds == 1 else f"{seeds} seeds"]
