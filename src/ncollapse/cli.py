@@ -14,6 +14,7 @@ from types import FrameType
 
 from ncollapse.console import prepare_streams
 from ncollapse.early_gpu import choose_gpu, load_libraries, open_gpu
+from ncollapse.grammar import describe_error
 from ncollapse.processes import SAFE_PATH, claim_process, end_with, importing
 
 VERBS = {
@@ -115,7 +116,7 @@ def describe(error: Exception) -> str:
         return f"out of memory{f' ({error})' if str(error) else ''}"
     if isinstance(error, ModuleNotFoundError) and error.name in COMMAND_PACKAGES:
         return f"the commands need {error.name}: pip install ncollapse, without --no-deps"
-    return str(error) or type(error).__name__
+    return describe_error(error)
 
 
 def flush_output() -> None:
