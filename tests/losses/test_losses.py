@@ -166,6 +166,10 @@ def test_bad_parameters_are_named():
         make_loss("hinge")
     with pytest.raises(TypeError, match=r"loss 'ce': .*unexpected keyword argument 'gamma'"):
         make_loss("ce", gamma=2.0)
+    with pytest.raises(TypeError, match=r"loss 'focal': expected gamma; .*'gama'"):
+        make_loss("focal(gama=2)")
+    with pytest.raises(TypeError, match=r"loss 'mse': expected kappa, beta, alpha, M, class_reduction; .*'slope'"):
+        make_loss("mse", slope=2.0)
     with pytest.raises(TypeError, match="a loss object takes no further parameters, got gamma"):
         make_loss(nc.FocalLoss(), gamma=2.0)
     for gamma in (-0.1, math.nan, math.inf):
