@@ -208,6 +208,11 @@ def test_decays_are_not_negative(value):
             nc.decay(nc.LinearHead(4, 3), torch.ones(2, 4), **{name: value})
 
 
+def test_features_in_the_place_of_the_head_are_named():
+    with pytest.raises(TypeError, match=r"^head: expected a Head, .* got Tensor$"):
+        nc.decay(torch.ones(4, 3), nc.LinearHead(3, 2), weight_decay=1.0, feature_decay=1.0)
+
+
 def test_decay_of_other_heads_and_in_half_precision():
     linear = torch.nn.Linear(4, 3)
     expected = nc.decay(nc.Head.from_linear(linear), None, weight_decay=0.1, bias_decay=0.2)

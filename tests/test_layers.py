@@ -119,6 +119,11 @@ class Twice(nn.Module):
         return self.fc(self.act(self.act(x)))
 
 
+def test_layers_are_named_not_numbered():
+    with pytest.raises(TypeError, match=r"layers: expected dotted names such as 'layer1.0', got 0"):
+        nc.measure_layers(Twice(), [(X[:, :, 0, 0], Y)], layers=[0])
+
+
 @pytest.mark.parametrize(
     ("layers", "options", "message"),
     [

@@ -268,6 +268,10 @@ def test_what_does_not_fit_is_known_before_training(digits):
             nc.monitor(build(), DataLoader(digits, 64), every=every)
     with pytest.raises(TypeError, match=r"problem: expected an ncollapse.Problem, got str"):
         nc.monitor(build(), DataLoader(digits, 64), problem="bce")
+    with pytest.raises(TypeError, match=r"log: expected a function of \(numbers, epoch\), got 'nc'"):
+        nc.monitor(build(), DataLoader(digits, 64), log="nc")
+    with pytest.raises(TypeError, match="prefix: expected a string, got 3"):
+        nc.monitor(build(), DataLoader(digits, 64), prefix=3)
     with pytest.raises(ValueError, match="nothing measured yet"):
         _ = nc.monitor(build(), DataLoader(digits, 64)).last
 

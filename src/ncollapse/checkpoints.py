@@ -77,7 +77,7 @@ def measure_checkpoint(
             f"{type(error).__name__}: {error}"
         ) from error
     with spool:
-        return Checkpoint(measure(spool, head=head), unexpected, chosen)
+        return Checkpoint(measure(spool, head=head), unexpected, chosen.of(samples))
 
 
 def in_forward(error: Exception) -> bool:

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from types import FrameType
+from typing import TextIO
 
 from ncollapse.console import prepare_streams
 from ncollapse.early_gpu import choose_gpu, load_libraries, open_gpu
+from ncollapse.grammar import describe_error
 from ncollapse.processes import SAFE_PATH, claim_process, end_with, importing
 
 VERBS = {
@@ -50,16 +52,18 @@ def main(argv: list[str] | None = None) -> int:
         claim_process()
     prepare_streams()
     os.environ.setdefault(SAFE_PATH, "1")  # for every process that this one starts
+    if os.environ.get("NO_COLOR"):
+        os.environ.setdefault("PYTHON_TYRO_ANSI_CODES", "False")  # the parser does not know NO_COLOR
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
     if not args or args[0] in ("-h", "--help"):
-        print(usage(), file=sys.stdout if args else sys.stderr)
+        print_to(sys.stdout if args else sys.stderr, usage())
         return 0 if args else 2
     if args[0] == "--version":
         from ncollapse import __version__
 
-        print(f"ncollapse {__version__}")
+        print_to(sys.stdout, f"ncollapse {__version__}")
         return 0
     verb, *rest = args
     if verb not in VERBS:
@@ -73,6 +77,7 @@ def run_verb(verb: str, args: list[str], debug: bool) -> int:
     with note_interrupts() as noted:
         try:
             with plain_warnings(verb):
+                check_working_folder()
                 with importing():
                     start_gpu(args if verb == "train" else [])
                     command = import_module(f"ncollapse.commands.{verb}")
@@ -98,6 +103,14 @@ def run_verb(verb: str, args: list[str], debug: bool) -> int:
             return 2 if isinstance(error, BAD_INPUT) else 1
 
 
+def check_working_folder() -> None:
+    """Raise if the folder that this process was started in is gone: torch's libraries end the process then."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise FileNotFoundError("the current folder was deleted; change to another one") from None
+
+
 def start_gpu(args: list[str]) -> None:
     """Start the GPU that `train` will use while its modules are imported."""
     number = choose_gpu(args)
@@ -115,7 +128,15 @@ def describe(error: Exception) -> str:
         return f"out of memory{f' ({error})' if str(error) else ''}"
     if isinstance(error, ModuleNotFoundError) and error.name in COMMAND_PACKAGES:
         return f"the commands need {error.name}: pip install ncollapse, without --no-deps"
-    return str(error) or type(error).__name__
+    return describe_error(error)
+
+
+def print_to(stream: TextIO, text: str) -> None:
+    """Print where nobody may read to the end, as in `ncollapse --help | head -1`."""
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        drop_output()
 
 
 def flush_output() -> None:

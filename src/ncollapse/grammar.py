@@ -22,3 +22,17 @@ def join(words: Sequence[object]) -> str:
     """
     *most, last = map(str, words or [""])
     return f"{', '.join(most)} and {last}" if most else last
+
+
+UNEXPLAINED = (LookupError, ArithmeticError, AssertionError, AttributeError, NameError)
+"""Errors whose text alone says little, such as the key of a KeyError."""
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the text of an error; where it has none, or one that says little alone, the kind of error too.
+
+    >>> describe_error(ValueError("lr: expected > 0, got -1")), describe_error(KeyError("lr"))
+    ('lr: expected > 0, got -1', "KeyError: 'lr'")
+    """
+    kind, text = type(error).__name__, str(error).strip()
+    return (f"{kind}: {text}" if isinstance(error, UNEXPLAINED) else text) if text else kind

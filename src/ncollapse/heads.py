@@ -203,6 +203,8 @@ def decay(
     >>> decay(Head(torch.eye(2)), torch.ones(3, 2), weight_decay=0.1, feature_decay=0.01)
     tensor(0.1300)
     """
+    if isinstance(head, Tensor):
+        raise TypeError("head: expected a Head, LinearHead, ETFHead or torch.nn.Linear, got Tensor")
     if feature_decay and features is None:
         raise ValueError(f"features are needed for feature_decay={feature_decay}")
     for name, value in (("weight", weight_decay), ("feature", feature_decay), ("bias", bias_decay)):

@@ -80,6 +80,27 @@ def test_fields_by_choice(tmp_path, arrays, capsys):
     assert "fields: expected" in err
 
 
+def test_fields_that_were_asked_for_and_not_measured_are_named(tmp_path, arrays, capsys):
+    np.savez(tmp_path / "f.npz", features=arrays["features"], labels=arrays["labels"])
+    _, out, _ = run(capsys, tmp_path / "f.npz", "--fields", "nc1", "nc3", "accuracy")
+    assert out.rstrip().endswith("\nnot measured: nc3, accuracy")
+    _, out, _ = run(capsys, tmp_path / "f.npz", "--fields", "nc1")
+    assert "not measured" not in out
+
+
+def test_options_that_would_be_ignored_are_refused(tmp_path, arrays, capsys):
+    np.savez(tmp_path / "f.npz", **arrays)
+    for option, value in (("split", "test"), ("root", "."), ("layer", "fc"), ("normalise", "none"), ("channels", "3")):
+        code, _, err = run(capsys, tmp_path / "f.npz", f"--{option}", value)
+        assert (code, err) == (
+            2,
+            f"ncollapse measure: --{option}: works on a checkpoint only, not on a FILE of arrays\n",
+        )
+    checkpoint = ("--model", "mlp-small", "--weights", "w.safetensors", "--data", "digits")
+    code, _, err = run(capsys, *checkpoint, "--missing-classes", "strict")
+    assert (code, err) == (2, "ncollapse measure: --missing-classes: works on a FILE of arrays only\n")
+
+
 def test_means_of_a_reference_and_strict_classes(tmp_path, arrays, capsys):
     np.savez(tmp_path / "test.npz", **arrays)
     train = {"features": arrays["features"][::2] + 1.0, "labels": arrays["labels"][::2]}

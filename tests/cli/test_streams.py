@@ -102,3 +102,48 @@ def test_a_full_disk_behind_standard_output_is_one_line():
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith("ncollapse reproduce: ")
     assert "No space left on device" in line
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a Unix pipe")
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_nobody_reads_the_list_of_verbs(arguments):
+    """As in `ncollapse --help | head -0`: the reader has gone before anything is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-m", "ncollapse", *arguments], stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a Unix terminal")
+@pytest.mark.parametrize("wish", [{}, {"NO_COLOR": "1"}])
+def test_no_color_holds_for_the_parser_too(wish):
+    import pty
+
+    ours, theirs = pty.openpty()
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | {"TERM": "xterm"} | wish
+    command = [sys.executable, "-m", "ncollapse", "env", "--jsno"]
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, env=environment)
+    os.close(theirs)
+    os.close(ours)
+    assert b"--json" in done.stderr
+    assert (b"\x1b[" in done.stderr) is not bool(wish)
+
+
+def test_names_of_data_sets_are_whole_on_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.delenv("NCOLLAPSE_DATA", raising=False)
+    assert main(["data", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "digits: embedded, 10 classes, 1438 / 359; scikit-learn"
+    assert [line.partition(":")[0] for line in lines[1:4]] == ["mnist", "fashion-mnist", "cifar10"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps the folder of a process")
+def test_a_deleted_working_folder_is_one_line(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = "import os, sys; os.rmdir(os.getcwd()); from ncollapse.cli import main; sys.exit(main(['data', 'list']))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "ncollapse data: the current folder was deleted; change to another one\n"

@@ -77,6 +77,7 @@ def test_plan_takes_a_recipe_for_images_and_from_a_file(tmp_path):
         ({"losses": ()}, "losses"),
         ({"optimisers": ("sgdd",)}, "sgdd"),
         ({"losses": ("cee",)}, "losses: expected some of ce, bce.* got 'cee'"),
+        ({"losses": ("ce,bce",)}, "losses: expected some of ce, bce.*, separated by spaces, got 'ce,bce'"),
         ({"data": "nix"}, "data: expected one of digits.* got 'nix'"),
         ({"model": "resnet19"}, "model.name: expected one of resnet18.* got 'resnet19'"),
         ({"batch_size": 0}, "optim.batch_size: expected > 0, got 0"),

@@ -60,6 +60,19 @@ def test_one_or_two_images_win_nothing(tmp_path):
     assert not found.findings[1].differences["test.accuracy"].clear
 
 
+@pytest.mark.parametrize("others", [[0.9, 0.91], [0.91, 0.90]])
+def test_losses_that_are_equal_on_average_are_said_to_be(tmp_path, others):
+    found = write_values(tmp_path, {"ce": {"test.accuracy": [0.9, 0.91]}, "bce": {"test.accuracy": others}})
+    assert found.verdict.startswith("No loss wins on accuracy: CE and BCE are equal on average. ")
+    assert found.verdict.endswith(" A larger test set would tell more.")
+
+
+def test_one_loss_with_two_parameters_has_two_names_in_the_verdict(tmp_path):
+    write_values(tmp_path, {"focal": {"test.accuracy": [0.90, 0.91, 0.905]}}, **{"loss.gamma": 1.0})
+    found = write_values(tmp_path, {"focal": {"test.accuracy": [0.93, 0.941, 0.934]}}, **{"loss.gamma": 3.0})
+    assert found.verdict.startswith("Focal · γ 3 wins on accuracy: 3 points, 30 images above Focal · γ 1 (")
+
+
 def test_equal_differences_of_two_seeds_are_not_certain(tmp_path):
     """Each seed five images better: the interval is as wide as rounding makes it, and holds zero at two seeds."""
     found = write_values(

@@ -1,6 +1,7 @@
 """A learning rate for each loss: which runs are tried, and which candidate wins."""
 
 import math
+import re
 
 import pytest
 
@@ -33,6 +34,27 @@ def test_grids_are_read_by_short_and_dotted_names():
 def test_a_grid_that_cannot_be_read_is_named(word):
     with pytest.raises(ValueError, match="tune: expected"):
         parse_grid([word])
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("lrr=0.1", "tune: expected a setting of the recipe, got 'lrr'; did you mean lr?"),
+        (
+            "decays.wieght=0.1",
+            "tune: expected a setting of the recipe, got 'decays.wieght'; did you mean decays.weight?",
+        ),
+        ("batch-size=32,64.5", "tune: expected whole numbers of batch-size, got 'batch-size=32,64.5'"),
+    ],
+)
+def test_a_setting_that_is_misspelt_or_no_whole_number_is_named(word, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        parse_grid([word])
+
+
+def test_epochs_can_be_tuned():
+    ((_, runs),) = plan_tuning([RECIPE], parse_grid(["epochs=10,20"]))
+    assert [run.optim.epochs for run in runs] == [10, 20]
 
 
 def test_every_loss_and_optimiser_is_tuned_once_on_held_out_data():

@@ -205,6 +205,15 @@ def test_npz_vectors_and_names(tmp_path):
         load(f"npz:{tmp_path / 'a.npz'}", split="test")
 
 
+@pytest.mark.parametrize("half", ["test_images", "test_labels"])
+def test_half_a_test_set_is_refused(tmp_path, half):
+    """A misspelt name would silently be replaced by a fifth of the training samples."""
+    np.savez(tmp_path / "a.npz", images=np.ones((4, 7)), labels=[0, 1, 1, 0], **{half: np.ones((4, 7))})
+    for split in ("train", "test"):
+        with pytest.raises(ValueError, match=f"both test_images and test_labels or neither, got {half} alone"):
+            load(f"npz:{tmp_path / 'a.npz'}", split=split)
+
+
 @pytest.mark.parametrize("kind", [np.uint8, np.int8, np.uint64])
 def test_npz_labels_of_every_whole_type(tmp_path, kind):
     np.savez(tmp_path / "a.npz", images=np.ones((3, 2)), labels=np.array([0, 2, 1], kind))

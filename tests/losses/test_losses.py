@@ -166,8 +166,17 @@ def test_bad_parameters_are_named():
         make_loss("hinge")
     with pytest.raises(TypeError, match=r"loss 'ce': .*unexpected keyword argument 'gamma'"):
         make_loss("ce", gamma=2.0)
+    with pytest.raises(TypeError, match=r"loss 'focal': expected gamma; .*'gama'"):
+        make_loss("focal(gama=2)")
+    with pytest.raises(TypeError, match=r"loss 'mse': expected kappa, beta, alpha, M, class_reduction; .*'slope'"):
+        make_loss("mse", slope=2.0)
     with pytest.raises(TypeError, match="a loss object takes no further parameters, got gamma"):
         make_loss(nc.FocalLoss(), gamma=2.0)
+    for kind, name in ((nc.FocalLoss, "gamma"), (nc.LabelSmoothingLoss, "alpha"), (nc.CELoss, "label_smoothing")):
+        with pytest.raises(TypeError, match=f"^{name}: expected a number, got '0.1'$"):
+            kind(**{name: "0.1"})
+    with pytest.raises(TypeError, match=r"^kappa: expected a number, got '1'$"):
+        nc.MSELoss(kappa="1", beta=15)
     for gamma in (-0.1, math.nan, math.inf):
         with pytest.raises(ValueError, match="gamma: expected a finite number >= 0"):
             nc.FocalLoss(gamma)

@@ -55,6 +55,7 @@ class Changing:
         ((H, Y, W, None, 5), ["num_classes", "5", "4"]),
         ((H, Y, None, None, 2), ["labels", "0..1", "3"]),
         ((H, Y, None, None, 0), ["num_classes", "0"]),
+        ((H, Y, W, None, "4"), ["num_classes", "a whole number", "'4'"]),
         (([], None, W), ["features", "N = 0"]),
         (([(H[:0], Y[:0])], None, W), ["features", "N = 0"]),
         (([H], None, W), ["features", "pair"]),
@@ -72,6 +73,16 @@ def test_errors_name_the_argument_and_the_rule(arguments, words):
     assert str(error.value).startswith(words[0])
     for word in words:
         assert word in str(error.value)
+
+
+def test_a_model_a_classifier_or_a_file_in_the_place_of_arrays_is_named():
+    linear = torch.nn.Linear(3, 4)
+    with pytest.raises(TypeError, match=r"^weight: expected an array \[K, d\], got Linear; .* head=$"):
+        nc.measure(H, Y, linear)
+    with pytest.raises(TypeError, match=r"^features: .*, got Linear; ncollapse.features.extract\(model, batches\)"):
+        nc.measure(linear, [(H, Y)])
+    with pytest.raises(TypeError, match=r"^features: .*, got 'features.npz'; ncollapse measure reads files"):
+        nc.measure("features.npz")
 
 
 @pytest.mark.parametrize("power", [-300, -170, -100, 80, 155, 170, 300])

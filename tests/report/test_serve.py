@@ -160,3 +160,11 @@ def test_an_empty_folder_waits(tmp_path):
     assert fingerprint(tmp_path) == fingerprint(tmp_path)
     with pytest.raises(FileNotFoundError):
         make_server(tmp_path / "nowhere")
+
+
+def test_a_port_that_is_taken_is_named(tmp_path):
+    server = make_server(tmp_path, port=0)
+    port = server.server_address[1]
+    with pytest.raises(OSError, match=f"^host 127.0.0.1, port {port}: cannot be served: "):
+        make_server(tmp_path, port=port)
+    server.server_close()

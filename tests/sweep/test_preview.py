@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from ncollapse.sweep import preview as module
@@ -37,6 +38,28 @@ def test_a_device_that_fails_leaves_the_cost_unknown(tmp_path, monkeypatch):
     assert (shown.seconds, shown.disk_bytes) == (None, None)
     assert shown.lines()[-1] == "runs: 1, 0 finished; time and disk could not be estimated (CUDA out of memory)"
     assert json.dumps(shown.class_counts).startswith('{"0": ')
+
+
+def test_a_mistake_in_a_loss_leaves_the_cost_unknown(tmp_path, monkeypatch):
+    def fail(*_):
+        raise KeyError("logits")
+
+    monkeypatch.setattr(module, "time_run", fail)
+    assert preview([SHORT], tmp_path).untimed == "KeyError: 'logits'"
+
+
+@pytest.mark.parametrize(
+    ("normalise", "said"),
+    [
+        ("auto", "floating point values as they are, not normalised (no recipe says how for {})"),
+        ("8/6", "floating point values as they are, minus mean 8, over std 6 (as given)"),
+    ],
+)
+def test_floating_point_values_are_not_said_to_be_scaled(tmp_path, normalise, said):
+    name = f"npz:{tmp_path / 'a.npz'}"
+    np.savez(tmp_path / "a.npz", images=16 * np.random.default_rng(0).random((100, 64)), labels=np.arange(100) % 10)
+    recipe = SHORT.override(data__name=name, data__normalise=normalise)
+    assert preview([recipe], tmp_path, timed=False).data.endswith(said.format(name))
 
 
 def test_runs_of_a_tuning_are_looked_for_where_they_are(tmp_path):

@@ -363,3 +363,10 @@ def test_bad_input_is_explained(change, message):
     }
     with pytest.raises((ValueError, TypeError), match=message):
         nc.certify(**{**arguments, **change})
+
+
+def test_a_module_in_the_place_of_the_weight_is_named():
+    """Its weight and bias would be taken with the wrong sign of the bias; head= knows it."""
+    linear = torch.nn.Linear(3, 2)
+    with pytest.raises(TypeError, match=r"^weight: expected an array \[K, d\], got Linear; .* head=$"):
+        nc.certify(torch.ones(4, 3), torch.tensor([0, 1, 0, 1]), linear, weight_decay=0.1, feature_decay=0.1)

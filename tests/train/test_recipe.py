@@ -162,12 +162,29 @@ def test_files(tmp_path):
     (tmp_path / "a.toml").write_text(recipe.to_toml())
     (tmp_path / "a.json").write_text(recipe.to_json())
     assert Recipe.from_file(tmp_path / "a.toml") == Recipe.from_file(tmp_path / "a.json") == recipe
+    for suffix in ("toml", "json"):  # as Notepad and PowerShell write them
+        (tmp_path / f"mark.{suffix}").write_bytes(b"\xef\xbb\xbf" + (tmp_path / f"a.{suffix}").read_bytes())
+        assert Recipe.from_file(tmp_path / f"mark.{suffix}") == recipe
     (tmp_path / "b.toml").write_text("optim = {lr = }")
     with pytest.raises(ValueError, match=r"b\.toml"):
         Recipe.from_file(tmp_path / "b.toml")
     (tmp_path / "c.json").write_text("[1]")
     with pytest.raises(ValueError, match="table"):
         Recipe.from_file(tmp_path / "c.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"schedule": {"milestones": 3}}, "recipe: schedule.milestones: expected a list, got 3"),
+        ({"schedule": {"milestones": "30"}}, "recipe: schedule.milestones: expected a list, got '30'"),
+        ({"data": {"per_class_counts": 3}}, "recipe: data.per_class_counts: expected a list, got 3"),
+    ],
+)
+def test_a_number_in_the_place_of_a_list_is_named(content, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Recipe.from_dict(content)
+    assert Recipe.from_dict({"data": {"per_class_counts": None}}) == Recipe()
 
 
 def test_unknown_recipe_lists_the_known():

@@ -14,6 +14,8 @@ from ncollapse.console import console, print_json
 if TYPE_CHECKING:
     from ncollapse.data.check import Finding
 
+NARROW = 70
+"""Columns below which a table would cut the names of the data sets."""
 STYLES = {"embedded": "green", "sound": "green", "there": "cyan", "damaged": "red", "missing": "dim"}
 
 
@@ -49,13 +51,18 @@ def _print(found: list[Finding], root: str | None) -> None:
     from rich.table import Column, Table
     from rich.text import Text
 
+    out = console()
+    narrow = out.width < NARROW
     table = Table("data set", "state", "classes", "train", "test", Column("where", overflow="fold"), box=None)
     for finding in found:
         where = f"put it into {finding.where}" if finding.state == "missing" else finding.where
         sizes = [str(number) for number in (finding.num_classes, finding.train, finding.test)]
         table.add_row(finding.name, Text(finding.state, style=STYLES[finding.state]), *sizes, where)
-    out = console()
-    out.print(table)
+        if narrow:
+            classes, train, test = sizes
+            out.print(f"{finding.name}: {finding.state}, {classes} classes, {train} / {test}; {where}", soft_wrap=True)
+    if not narrow:
+        out.print(table)
     for finding in found:
         for kind, notes in (("problem", finding.problems), ("warning", finding.warnings), ("note", finding.notes)):
             for note in notes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,6 +20,10 @@ from ncollapse.metrics.table import make_table
 if TYPE_CHECKING:
     from ncollapse.checkpoints import Checkpoint
     from ncollapse.data.normalisation import Normalisation
+
+
+FILE_ONLY = ("numerical_rank", "fields", "reference", "min_count", "missing_classes")
+CHECKPOINT_ONLY = ("root", "split", "layer", "image_size", "channels", "normalise")
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,17 @@ def main(argv: list[str]) -> int:
     elif args.model or args.weights or args.data:
         raise ValueError("FILE: expected either a file of arrays or --model, --weights and --data, got both")
     else:
-        show(measure_file(args.file, args), as_json=args.json)
+        refuse_ignored(args, CHECKPOINT_ONLY, "works on a checkpoint only, not on a FILE of arrays")
+        asked = () if args.fields == ("all",) else args.fields
+        show(measure_file(args.file, args), as_json=args.json, asked=asked)
     return 0
+
+
+def refuse_ignored(args: Args, names: Sequence[str], reason: str) -> None:
+    """Raise for an option that would be ignored here."""
+    for name in names:
+        if getattr(args, name) != getattr(Args, name):
+            raise ValueError(f"--{name.replace('_', '-')}: {reason}")
 
 
 def measure_file(file: Path, args: Args) -> Measurement:
@@ -97,10 +111,7 @@ def measure_model(args: Args) -> Checkpoint:
         missing = [f"--{name}" for name in ("model", "weights", "data") if getattr(args, name) is None]
         got = "neither" if len(missing) == 3 else f"no {join(missing)}"
         raise ValueError(f"FILE: expected a file of arrays, or all of --model, --weights and --data, got {got}")
-    given = {"numerical_rank": args.numerical_rank, "fields": args.fields, "reference": args.reference}
-    for name, value in {**given, "min_count": args.min_count != 1}.items():
-        if value:
-            raise ValueError(f"--{name.replace('_', '-')}: works on a FILE of arrays only")
+    refuse_ignored(args, FILE_ONLY, "works on a FILE of arrays only")
     from ncollapse.checkpoints import measure_checkpoint, shorten
 
     found = measure_checkpoint(
@@ -120,14 +131,23 @@ def measure_model(args: Args) -> Checkpoint:
     return found
 
 
-def show(measurement: Measurement, *, as_json: bool = False, normalisation: Normalisation | None = None) -> None:
-    """Print a measurement as a grouped table or as JSON, with the normalisation of the pixels it was measured on."""
+def show(
+    measurement: Measurement,
+    *,
+    as_json: bool = False,
+    normalisation: Normalisation | None = None,
+    asked: Sequence[str] = (),
+) -> None:
+    """Print a measurement as a grouped table or as JSON, with the normalisation of the pixels it was measured on.
+
+    asked: the fields that were asked for, where not all were; those that could not be measured are named.
+    """
     if as_json:
         about = {} if normalisation is None else {"normalisation": normalisation.to_dict()}
         console.print_json({**measurement.to_dict(), **about})
         return
     screen = console.console()
-    for line in make_table(measurement):
+    for line in make_table(measurement, asked):
         style = "bold" if line.heading else None
         screen.print(line.text, style=style, soft_wrap=True, highlight=False, markup=False)
     if normalisation is not None:

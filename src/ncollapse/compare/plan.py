@@ -104,7 +104,8 @@ def check_plan(data: str, losses: Sequence[str], optimisers: Sequence[str], seed
         raise ValueError(f"data: expected one of {KNOWN}, got {data!r}{suggest_name(data)}")
     for loss in losses:
         if not is_loss_name(loss):
-            raise ValueError(f"losses: expected some of {', '.join(LOSS_NAMES)}, got {loss!r}")
+            apart = ", separated by spaces" if "," in loss else ""
+            raise ValueError(f"losses: expected some of {', '.join(LOSS_NAMES)}{apart}, got {loss!r}")
     for optimiser in optimisers:
         if optimiser not in LEARNING_RATES:
             raise ValueError(f"optimisers: expected some of {', '.join(LEARNING_RATES)}, got {optimiser!r}")

@@ -40,14 +40,14 @@ def describe_ranking(ranking: Ranking | None, others: bool = False) -> str:
         place = ranking.places[0]
         rate = rate_text(place.finding.estimates[ranking.quantity.key])
         if others:
-            return f"Only {_loss(place)} has results: {ranking.quantity.title} {rate}."
-        return f"Only {_loss(place)} was run: {ranking.quantity.title} {rate}. Compare it with another loss."
+            return f"Only {_name(place, ranking)} has results: {ranking.quantity.title} {rate}."
+        return f"Only {_name(place, ranking)} was run: {ranking.quantity.title} {rate}. Compare it with another loss."
     if ranking.provisional:
         return _interim_sentence(ranking)
     parts = [_accuracy_sentence(ranking)]
-    if apart := [_loss(p) for p in ranking.places if not p.compared] if ranking.pairs else []:
+    if apart := [_name(p, ranking) for p in ranking.places if not p.compared] if ranking.pairs else []:
         verbs = "shares no seed with {} and is" if len(apart) == 1 else "share no seed with {} and are"
-        parts.append(f"{join(apart)} {verbs.format(_loss(ranking.places[0]))} not compared.")
+        parts.append(f"{join(apart)} {verbs.format(_name(ranking.places[0], ranking))} not compared.")
     parts += _effect_sentences(ranking)
     if advice := _advice(ranking):
         parts.append(advice)
@@ -196,36 +196,38 @@ def _accuracy_sentence(ranking: Ranking) -> str:
     best, second, *_ = places = [p for p in ranking.places if p.compared] if ranking.pairs else ranking.places
     behind = second.behind
     if behind is None or behind.n == 0:
-        return f"{_loss(best)} has the highest {name}, but shares no seed with {_loss(second)}: nothing is shown by it."
+        leads = f"{_name(best, ranking)} has the highest {name}"
+        return f"{leads}, but shares no seed with {_name(second, ranking)}: nothing is shown by it."
     lead = _lead_text(behind)
     if ranking.pairs == 1:
         equal = "are equal" if behind.mean == 0 else f"differ by {lead}"
-        both = join([_loss(best), _loss(second)])
+        both = join([_name(best, ranking), _name(second, ranking)])
         return f"No verdict from one seed: on {name}, {both} {equal}, and chance is not ruled out."
     leaders = ranking.leaders
     if len(leaders) == 1:
-        against = _loss(second) if len(places) == 2 else f"the next, {_loss(second)}"
-        return (
-            f"{_loss(best)} wins on {name}: {lead} above {against} ({_interval(behind, ranking.quantity, flip=True)})."
-        )
+        against = _name(second, ranking) if len(places) == 2 else f"the next, {_name(second, ranking)}"
+        interval = _interval(behind, ranking.quantity, flip=True)
+        return f"{_name(best, ranking)} wins on {name}: {lead} above {against} ({interval})."
     if len(leaders) == len(places):
         if len(leaders) == 2:
-            return f"No loss wins on {name}: {join([_loss(p) for p in leaders])} differ by {lead}, which may be chance."
+            both = join([_name(p, ranking) for p in leaders])
+            apart = f"differ by {lead}, which may be chance" if behind.mean else "are equal on average"
+            return f"No loss wins on {name}: {both} {apart}."
         spread = places[-1].behind.mean if places[-1].behind else 0.0
         return f"No loss wins on {name}: all {len(leaders)} lie within {show_points(spread)}."
     losers = [p for p in places if not p.leads]
-    told = [f"{_loss(p)} is {show_points(p.behind.mean)} lower" for p in losers if p.behind]
-    return f"{join([_loss(p) for p in leaders])} lead on {name} and cannot be told apart; {join(told)}."
+    told = [f"{_name(p, ranking)} is {show_points(p.behind.mean)} lower" for p in losers if p.behind]
+    return f"{join([_name(p, ranking) for p in leaders])} lead on {name} and cannot be told apart; {join(told)}."
 
 
 def _interim_sentence(ranking: Ranking) -> str:
     """What can be said while a loss has no finished run: how far apart the last measured epochs are, and no verdict."""
-    names = [_loss(p) for p in ranking.provisional]
+    names = [_name(p, ranking) for p in ranking.provisional]
     start = f"No verdict yet: {join(names)} {'has' if len(names) == 1 else 'have'} no finished run."
     best, second, *_ = ranking.places
     if second.behind is None or second.behind.n == 0:
         return start
-    both = join([_loss(best), _loss(second)])
+    both = join([_name(best, ranking), _name(second, ranking)])
     return f"{start} So far {both} differ by {_lead_text(second.behind)} on {_rate_name(ranking)}."
 
 
@@ -263,6 +265,8 @@ def _advice(ranking: Ranking) -> str:
         return ""
     if behind.n == 1:
         return "Run at least two more seeds."
+    if behind.mean == 0:
+        return "A larger test set would tell more."
     size = show_points(behind.mean)
     if behind.too_small:
         return f"A difference of {show_images(behind)} is too small to count: a larger test set would tell more."
@@ -306,6 +310,12 @@ def _interval(d: Difference, quantity: Quantity, flip: bool = False) -> str:
         return f"{name} ×{show_factor(low)} to ×{show_factor(high)}"
     scale = 100 if quantity.percent else 1
     return f"{name} {show(scale * low, 2, sign=True)} to {show(scale * high, 2, sign=True)}"
+
+
+def _name(place: Place, ranking: Ranking) -> str:
+    """The loss of a place; where another place has the same one, with what tells them apart."""
+    losses = [_loss(other) for other in ranking.places]
+    return place.finding.variant.label if losses.count(_loss(place)) > 1 else _loss(place)
 
 
 def _loss(place: Place) -> str:

@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncollapse.runs.files import LARGEST_JSON, parse_json, read_bounded, write_atomic
+from ncollapse.runs.identity import settings_of
 from ncollapse.runs.record import RunRecord, read_run
 from ncollapse.sweep.preview import TUNING
 from ncollapse.sweep.sweep import sweep
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 FILE = "tuning.json"
 VALIDATION = 0.1
 """The share held out for tuning where the recipe holds out none."""
+WHOLE = ("optim.batch_size", "optim.epochs")
+"""Settings that are whole numbers."""
 
 
 class TuningError(RuntimeError):
@@ -72,7 +76,9 @@ def parse_grid(words: Sequence[str]) -> dict[str, tuple[float, ...]]:
     {'optim.lr': (0.01, 0.1), 'optim.weight_decay': (0.0, 0.0005)}
     """
     from ncollapse.train.changes import SHORT_NAMES
+    from ncollapse.train.recipe import Recipe
 
+    known = [*SHORT_NAMES, *settings_of(Recipe().to_dict())]
     grid: dict[str, tuple[float, ...]] = {}
     for word in words:
         name, _, text = word.partition("=")
@@ -84,6 +90,11 @@ def parse_grid(words: Sequence[str]) -> dict[str, tuple[float, ...]]:
             raise ValueError(f"tune: expected KEY=NUMBER,NUMBER,... such as lr=0.01,0.03,0.1, got {word!r}") from None
         if not all(map(math.isfinite, values)):
             raise ValueError(f"tune: expected finite numbers, got {word!r}")
+        near = [] if key in known else get_close_matches(short, known, 1)
+        if near:
+            raise ValueError(f"tune: expected a setting of the recipe, got {name!r}; did you mean {near[0]}?")
+        if key in WHOLE and not all(value.is_integer() for value in values):
+            raise ValueError(f"tune: expected whole numbers of {name}, got {word!r}")
         grid[key] = values
     return grid
 
@@ -185,7 +196,7 @@ def _variant(recipe: Recipe) -> str:
 def _change(recipe: Recipe, values: dict[str, Any]) -> Recipe:
     from ncollapse.train.changes import apply_changes
 
-    whole = {key: int(value) if key == "optim.batch_size" else value for key, value in values.items()}
+    whole = {key: int(value) if key in WHOLE else value for key, value in values.items()}
     return apply_changes(recipe, whole)
 
 

@@ -24,9 +24,12 @@ def load_npz(path: Path, split: str) -> Dataset:
     error, unless the classes have names. Whatever is wrong with the file is a ValueError that names it.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"no file {path}")
+        raise FileNotFoundError(f"data: expected an .npz file of images and labels, found no file {path}")
     prefix = "" if split == "train" else "test_"
     with open_npz(path, "images and labels") as file:
+        halves = [key for key in ("test_images", "test_labels") if key in file]
+        if len(halves) == 1:
+            raise ValueError(f"{path}: expected both test_images and test_labels or neither, got {halves[0]} alone")
         if f"{prefix}images" not in file or f"{prefix}labels" not in file:
             refuse = MissingSplit if prefix and "images" in file and "labels" in file else ValueError
             raise refuse(

@@ -12,12 +12,19 @@ WORDS = ("auto", "none", "recipe", "imagenet", "model")
 class Normalisation(NamedTuple):
     """Pixels in [0, 1] minus a mean, over a standard deviation, one number a channel or one for all.
 
-    origin: where the numbers come from, in words.
+    origin: where the numbers come from, in words. scaled: whether values are scaled to [0, 1] first, as bytes are;
+    floating point values are taken as they are.
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     origin: str
+    scaled: bool = True
+
+    def of(self, samples: Any) -> Normalisation:
+        """The same for the values that a data set holds."""
+        images = getattr(samples, "images", None)  # image files hold bytes
+        return self._replace(scaled=images is None or not images.is_floating_point())
 
     @property
     def identity(self) -> bool:
@@ -30,10 +37,11 @@ class Normalisation(NamedTuple):
         >>> Normalisation((0.5,), (0.25,), "given").describe()
         'pixels in [0, 1], minus mean 0.5, over std 0.25 (given)'
         """
+        values = "pixels in [0, 1]" if self.scaled else "floating point values as they are"
         if self.identity:
-            return f"pixels in [0, 1], not normalised ({self.origin})"
-        mean, std = (", ".join(f"{value:g}" for value in values) for values in (self.mean, self.std))
-        return f"pixels in [0, 1], minus mean {mean}, over std {std} ({self.origin})"
+            return f"{values}, not normalised ({self.origin})"
+        mean, std = (", ".join(f"{value:g}" for value in numbers) for numbers in (self.mean, self.std))
+        return f"{values}, minus mean {mean}, over std {std} ({self.origin})"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values by name."""

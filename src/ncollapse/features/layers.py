@@ -31,6 +31,9 @@ class LayerTaps:
         if isinstance(pool, str) and pool != "mean":
             raise ValueError(f"pool: expected None, 'mean' or a function, got {pool!r}")
         self.layers = [layers] if isinstance(layers, str) else layers
+        for name in () if self.layers is None else self.layers:
+            if not isinstance(name, str):
+                raise TypeError(f"layers: expected dotted names such as 'layer1.0', got {name!r}")
         self.pool = pool
         self._outputs: dict[str, Tensor] = {}
 

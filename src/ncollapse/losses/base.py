@@ -7,6 +7,7 @@ bounds; everything else works without them.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -222,4 +223,12 @@ def make_loss(loss: str | Loss, **params: Any) -> Loss:
     try:
         return kind(**params)
     except TypeError as error:
-        raise TypeError(f"loss {loss!r}: {str(error).partition('() ')[2] or error}") from None
+        known = ", ".join(_parameters(kind)) or "no parameters"
+        raise TypeError(f"loss {loss!r}: expected {known}; {str(error).partition('() ')[2] or error}") from None
+
+
+def _parameters(kind: type[Loss]) -> list[str]:
+    """The parameters of a loss by name, without those that every loss has."""
+    common = inspect.signature(Loss).parameters
+    own = inspect.signature(kind).parameters.values()
+    return [item.name for item in own if item.kind is not item.VAR_KEYWORD and item.name not in common]

@@ -27,8 +27,15 @@ def check_class_reduction(class_reduction: str) -> str:
     return class_reduction
 
 
+def refuse_text(name: str, value: object) -> None:
+    """Raise for a number given as text."""
+    if isinstance(value, str):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+
+
 def check_smoothing(name: str, value: float) -> float:
     """Return a smoothing strength in [0, 1) as a float, else raise."""
+    refuse_text(name, value)
     if not 0.0 <= value < 1.0:
         raise ValueError(f"{name}: expected a number in [0, 1), got {value!r}")
     return float(value)
@@ -36,6 +43,7 @@ def check_smoothing(name: str, value: float) -> float:
 
 def check_gamma(gamma: float) -> float:
     """Return the focal exponent as a finite float >= 0, else raise."""
+    refuse_text("gamma", gamma)
     if not (math.isfinite(gamma) and gamma >= 0.0):
         raise ValueError(f"gamma: expected a finite number >= 0, got {gamma!r}")
     return float(gamma)
@@ -43,6 +51,7 @@ def check_gamma(gamma: float) -> float:
 
 def check_positive(name: str, value: float) -> float:
     """Return a finite float > 0, else raise."""
+    refuse_text(name, value)
     if not (math.isfinite(value) and value > 0.0):
         raise ValueError(f"{name}: expected a finite number > 0, got {value!r}")
     return float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -59,6 +60,13 @@ def open_source(features: Any, labels: Any) -> Source:
                 "labels: missing; pass an integer for each row of features, or batches of (features, labels) alone"
             )
         return _open_arrays(features, labels)
+    if isinstance(features, torch.nn.Module):
+        raise TypeError(
+            f"features: expected a tensor or array [N, d], got {type(features).__name__}; "
+            "ncollapse.features.extract(model, batches) gives the features, labels and head of a model"
+        )
+    if isinstance(features, str | os.PathLike):
+        raise TypeError(f"features: expected a tensor or array [N, d], got {features!r}; ncollapse measure reads files")
     if labels is not None:
         raise ValueError(
             f"features: expected a tensor or array [N, d] beside labels, got {type(features).__name__}; "

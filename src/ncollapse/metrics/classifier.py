@@ -74,6 +74,8 @@ def check_head(
         if bias is not None:
             raise ValueError("bias: given without weight; a bias alone is no classifier")
         return None, None
+    if isinstance(weight, torch.nn.Module):
+        raise TypeError(f"weight: expected an array [K, d], got {type(weight).__name__}; a classifier goes in as head=")
     return _as_tensor("weight", weight), None if bias is None else _as_tensor("bias", bias)
 
 
@@ -133,8 +135,8 @@ def place_classifier(head: tuple[Tensor | None, Tensor | None], dim: int, device
 
 def settle_classes(num_classes: int | None, seen: int | None, classifier: Classifier | None) -> int | None:
     """The number of classes by the argument, the classifier or the labels; raises where they disagree."""
-    if num_classes is not None and (num_classes != int(num_classes) or num_classes < 1):
-        raise ValueError(f"num_classes: expected a whole number of at least 1, got {num_classes}")
+    if num_classes is not None and (isinstance(num_classes, str) or num_classes != int(num_classes) or num_classes < 1):
+        raise ValueError(f"num_classes: expected a whole number of at least 1, got {num_classes!r}")
     if classifier is not None:
         rows = len(classifier.weight)
         if num_classes is not None and num_classes != rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .fields import FIELDS, GROUPS
@@ -24,8 +25,8 @@ class Line(NamedTuple):
     heading: bool = False
 
 
-def make_table(measurement: Measurement) -> list[Line]:
-    """The lines of the table, group by group, and the names of what was not measured."""
+def make_table(measurement: Measurement, asked: Sequence[str] = ()) -> list[Line]:
+    """The lines of the table, group by group, and the names of what was not measured: of all fields, or those asked."""
     cells = {
         row.name: (f"  {row.name}", text, at_collapse(row.name, row.at_collapse, measurement), row.meaning)
         for row in FIELDS
@@ -39,6 +40,7 @@ def make_table(measurement: Measurement) -> list[Line]:
             lines.append(Line(title, heading=True))
             lines += [Line(_lay_out(cells[name], widths)) for name in members]
     missing = [row.name for row in FIELDS if row.name not in (*cells, "empty_classes")]
+    missing = [name for name in missing if not asked or name in asked]
     if missing:
         lines += [Line(""), Line(f"not measured: {', '.join(missing)}")]
     return lines

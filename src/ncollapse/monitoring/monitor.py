@@ -63,6 +63,10 @@ class Monitor:
                 raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
         if not isinstance(self.problem, Problem | None):
             raise TypeError(f"problem: expected an ncollapse.Problem, got {type(self.problem).__name__}")
+        if self.log is not None and not callable(self.log):
+            raise TypeError(f"log: expected a function of (numbers, epoch), got {self.log!r}")
+        if not isinstance(self.prefix, str):
+            raise TypeError(f"prefix: expected a string, got {self.prefix!r}")
         refuse_computed(self.head)
         processes = find_processes(self.distributed, self.model)
         self.share = divide(self.loader, self.samples, self.seed, processes.rank, processes.size)

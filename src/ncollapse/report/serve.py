@@ -155,7 +155,10 @@ def make_server(folder: str | Path, host: str = "127.0.0.1", port: int = 8377) -
         def log_message(self, format: str, *args: object) -> None:
             return
 
-    return ThreadingHTTPServer((host, port), Handler)
+    try:
+        return ThreadingHTTPServer((host, port), Handler)
+    except OSError as error:
+        raise OSError(f"host {host}, port {port}: cannot be served: {error.strerror or error}") from error
 
 
 WAITING = """<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="3">

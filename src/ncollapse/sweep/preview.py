@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from ncollapse.grammar import count
+from ncollapse.grammar import UNEXPLAINED, count, describe_error
 from ncollapse.runs.checkpoint import KEPT
 from ncollapse.runs.record import read_run
 from ncollapse.sweep.spawn import count_threads
@@ -97,8 +97,8 @@ def preview(
             if _cost_key(recipe) not in costs:
                 with using_threads(count_threads(len(waiting))):
                     costs[_cost_key(recipe)] = time_run(recipe, read[_data_key(recipe)][0], device)
-    except RuntimeError as error:
-        untimed = (str(error).splitlines() or [type(error).__name__])[0]
+    except (RuntimeError, *UNEXPLAINED) as error:  # a mistake in a loss of the user's own fails its runs alone
+        untimed = describe_error(error).splitlines()[0]
     seconds = disk = None
     if timed and untimed is None:
         each = [(costs[_cost_key(recipe)], read[_data_key(recipe)][1]) for recipe in waiting]
@@ -263,7 +263,7 @@ def describe_data(recipe: Recipe, splits: dict[str, Samples]) -> str:
     parts = [f"{len(train)} training and {len(test)} test samples of {train.num_classes} classes"]
     if getattr(test, "record", ()) and name.startswith(("folder:", "npz:")):
         parts.append("a fifth of each class is held out for testing")
-    parts.append(choose_normalisation(recipe.data.normalise, name).describe())
+    parts.append(choose_normalisation(recipe.data.normalise, name).of(train).describe())
     counts = [number for number in train.counts() if number]
     if max(counts) > BALANCED_UP_TO * min(counts):
         parts.append(f"imbalanced: {max(counts)} to {min(counts)} training samples a class")

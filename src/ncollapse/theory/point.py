@@ -94,6 +94,8 @@ def read_point(
     """
     if (head is None) == (weight is None):
         raise ValueError("the classifier is missing: give weight [K, d] and bias [K], or head, and not both")
+    if isinstance(weight, torch.nn.Module):
+        raise TypeError(f"weight: expected an array [K, d], got {type(weight).__name__}; a classifier goes in as head=")
     head = Head.of(head if head is not None else (weight, bias))
     problem, sized = _read_problem(problem, head.num_classes, arguments)
     if problem.num_classes != head.num_classes:

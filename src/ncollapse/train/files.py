@@ -19,7 +19,7 @@ KINDS: dict[type, str] = {int: "an integer", float: "a number", bool: "true or f
 def read(path: Path) -> dict[str, Any]:
     """The content of a TOML or JSON file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # Windows editors write a byte order mark
         content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"recipe file {path}: {error}") from None
@@ -107,10 +107,18 @@ def refuse_unknown(content: dict[str, Any], kind: type, at: str = "") -> None:
             near = difflib.get_close_matches(str(key), known, 1)
             hint = f"did you mean {at}{near[0]}? " if near else ""
             raise ValueError(f"recipe: {at}{key} is not a key; {hint}known here: {', '.join(known)}")
+        if _is_list(hints[key]) and value is not None and not isinstance(value, list | tuple):
+            raise ValueError(f"recipe: {at}{key}: expected a list, got {value!r}")
         if is_dataclass(hints[key]) and not is_dataclass(value):
             if not isinstance(value, dict):
                 raise ValueError(f"recipe: {at}{key} = {value!r} must be a table of keys")
             refuse_unknown(value, hints[key], f"{at}{key}.")
+
+
+def _is_list(kind: Any) -> bool:
+    """Whether a field holds a list, and nothing else but None."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return all(get_origin(each) is tuple for each in kinds if each is not type(None))
 
 
 def dump_toml(content: dict[str, Any], at: str = "") -> str:
