@@ -231,3 +231,9 @@ def test_decay_of_other_heads_and_in_half_precision():
 def test_repr_names_the_sizes():
     assert repr(nc.LinearHead(4, 3)) == "LinearHead(dim=4, num_classes=3, bias=True)"
     assert repr(nc.ETFHead(4, 3)) == "ETFHead(dim=4, num_classes=3, learnable_scale=False)"
+
+
+@pytest.mark.parametrize("start", [{"prior": [1, 2, 3]}, "theory"])
+def test_the_name_of_a_loss_is_no_problem(start):
+    with pytest.raises(TypeError, match="problem: expected a Problem, got str"):
+        nc.LinearHead(4, 3, bias_init=start, problem="ce")

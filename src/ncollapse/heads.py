@@ -236,6 +236,8 @@ def _check_start(bias: bool, bias_init: Any) -> None:
 
 def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
     """Return the initial thresholds [K]; see `LinearHead`."""
+    if problem is not None and not hasattr(problem, "loss"):
+        raise TypeError(f"problem: expected a Problem, got {type(problem).__name__}")
     if bias_init is None:
         raise ValueError("bias_init: expected a number, K numbers, {'prior': counts} or 'theory', got None")
     if isinstance(bias_init, int | float):

@@ -53,6 +53,37 @@ def test_cross_entropy_keeps_the_gradient_where_torch_loses_it():
     assert z.grad[0].tolist() == pytest.approx([-math.exp(-25), math.exp(-25)], rel=1e-5)
 
 
+@pytest.mark.parametrize("level", [1e4, -1e4, 300.0])
+@pytest.mark.parametrize("soft", [False, True])
+def test_logits_far_from_zero_lose_no_digits(level, soft):
+    for classes in (3, 7):
+        expected = (math.log(classes), 1 / classes)
+        target = F.one_hot(torch.tensor([1]), classes).float() if soft else torch.tensor([1])
+        for loss in (nc.CELoss(), nc.FocalLoss(0.0), nc.LabelSmoothingLoss(0.0)):
+            z = torch.full((1, classes), level, requires_grad=True)
+            value = loss(z, target)
+            (gradient,) = torch.autograd.grad(value, z)
+            assert value.item() == pytest.approx(expected[0], rel=1e-6)
+            assert gradient[0, 0].item() == pytest.approx(expected[1], rel=1e-6)
+            assert gradient[0, 1].item() == pytest.approx(expected[1] - 1, rel=1e-6)
+            again = loss.value_and_gradient(z, target)
+            assert again[0].item() == value.item()
+            assert torch.equal(again[1], gradient)
+
+
+@pytest.mark.parametrize("name", LOSS_NAMES)
+def test_gradients_of_single_samples_by_vmap(name):
+    loss, (z, index) = make_loss(name), batch(K=4, B=5)
+    for target in (index, z.softmax(1)):
+
+        def one(logits, goal):
+            return loss(logits[None], goal[None])
+
+        together = torch.func.vmap(torch.func.grad(one))(z, target)
+        apart = torch.stack([torch.func.grad(one)(*sample) for sample in zip(z, target)])
+        torch.testing.assert_close(together, apart)
+
+
 def test_losses_that_coincide():
     z, target = batch()
     assert torch.equal(nc.LabelSmoothingLoss(0.2)(z, target), nc.CELoss(label_smoothing=0.2)(z, target))

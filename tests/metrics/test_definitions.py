@@ -170,3 +170,42 @@ def test_relu_logits_vanish_at_the_optimum():
     assert m.nc2_relu < 1e-12
     assert m.mean_orthogonality == 0.0
     assert m.nc1 < 1e-24
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("classes", [4, 300])
+def test_a_class_of_zero_features_has_no_direction(classes, streamed):
+    rng = np.random.default_rng(3)
+    labels = rng.permutation(np.repeat(np.arange(classes), 13))
+    features = np.abs(rng.normal(size=(len(labels), 3)))
+    features[labels < 2] = 0.0  # float64 numbers whose sums relative to the first sample round
+    given = (features, labels)
+    if streamed:
+        statistics = nc.ClassStatistics(classes, 3)
+        for start in range(0, len(labels), 50):
+            statistics.update(features[start : start + 50], labels[start : start + 50])
+        given = (statistics,)
+    m = nc.measure(*given)
+    means = np.stack([features[labels == k].mean(axis=0) for k in range(classes)])
+    norms = np.linalg.norm(means, axis=1)
+    unit = means / np.where(norms > 0, norms, 1.0)[:, None]
+    cosines = (unit @ unit.T)[np.triu_indices(classes, 1)]
+    assert m.mean_norms[:2] == (0.0, 0.0)
+    assert m.mean_cosines.mean == pytest.approx(cosines.mean(), rel=1e-12)
+    assert m.mean_cosines.min == 0.0
+    kept = (unit[2:] @ unit[2:].T)[np.triu_indices(classes - 2, 1)]
+    assert m.mean_orthogonality == pytest.approx(kept.mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize(("classes", "dim"), [(3, 4), (7, 20), (300, 4)])
+def test_equal_rows_of_the_classifier_have_no_frame(classes, dim):
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(3 * classes, dim)), np.arange(3 * classes) % classes
+    equal = np.tile(rng.normal(size=(1, dim)), (classes, 1))  # their mean is not them, by rounding
+    m = nc.measure(features, labels, equal)
+    assert math.isnan(m.nc2)
+    assert math.isnan(m.nc3_centred)
+    assert m.nc2_uncentred == pytest.approx(math.sqrt(2))
+    apart = nc.measure(features, labels, equal + 1e-9 * rng.normal(size=equal.shape))
+    assert 0 < apart.nc2 < 1.5
+    assert 0 < apart.nc3_centred < 2

@@ -83,8 +83,9 @@ class SoftmaxLoss(Loss):
             return super().value_and_gradient(logits, target)
         index = target.long().unsqueeze(1)
         rest = z.scatter(1, index, torch.finfo(z.dtype).min)
-        others = rest.logsumexp(1, keepdim=True)
-        log_p, slope = log_sigmoid_and_slope(z.gather(1, index) - others, -mean_factor(self.reduction, len(z)))
+        top = rest.amax(1, keepdim=True)
+        others = rest.sub_(top).logsumexp(1, keepdim=True)
+        log_p, slope = log_sigmoid_and_slope(z.gather(1, index) - top - others, -mean_factor(self.reduction, len(z)))
         gradient = (rest - others).exp_().mul_(-slope).scatter_(1, index, slope)
         return reduce(-log_p.squeeze(1), target, True, None, self.reduction), gradient.to(logits.dtype)
 

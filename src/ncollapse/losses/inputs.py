@@ -80,16 +80,17 @@ def is_index(target: Tensor, batch: int, num_classes: int) -> bool:
     """Tell an index target [B] (True) from a soft target [B, K] (False), by shape; raise for anything else.
 
     Labels out of range and negative soft targets raise ValueError on the CPU. On other devices looking would mean
-    waiting for the device, and while compiling it would break the graph: there the gather or scatter that reads the
-    label has its own assertion.
+    waiting for the device, while compiling it would break the graph, and torch.func.vmap has no value to look at: there
+    the gather or scatter that reads the label has its own assertion.
     """
     if not isinstance(target, Tensor):
         raise TypeError(f"target: expected a tensor, got {type(target).__name__}")
     if target.shape == (batch, num_classes):
         if target.is_complex():
             raise TypeError(f"target: expected real numbers in the shape [B, K], got {target.dtype}")
-        if target.device.type == "cpu" and target.numel() and not torch.compiler.is_compiling() and target.min() < 0:
-            raise ValueError(f"soft target must not be negative, got {float(target.min()):g}")
+        limits = _limits(target)
+        if limits is not None and limits[0] < 0:
+            raise ValueError(f"soft target must not be negative, got {limits[0]:g}")
         return False
     if target.shape != (batch,):
         raise ValueError(
@@ -98,17 +99,29 @@ def is_index(target: Tensor, batch: int, num_classes: int) -> bool:
         )
     if target.dtype not in _INTEGERS:
         raise TypeError(f"target: expected integer class indices in the shape [B], got {target.dtype}")
-    if target.device.type == "cpu" and batch and not torch.compiler.is_compiling():
-        low, high = (int(v) for v in target.aminmax())
-        if low < 0 or high >= num_classes:
-            raise ValueError(f"target: expected values in [0, {num_classes - 1}], got values from {low} to {high}")
+    limits = _limits(target)
+    if limits is not None and (limits[0] < 0 or limits[1] >= num_classes):
+        low, high = limits
+        raise ValueError(f"target: expected values in [0, {num_classes - 1}], got values from {low:.0f} to {high:.0f}")
     return True
 
 
 def check_most(target: Tensor, most: float) -> None:
     """Raise if a soft target on the CPU exceeds `most`; on other devices looking would mean waiting for the device."""
-    if target.device.type == "cpu" and target.numel() and not torch.compiler.is_compiling() and target.max() > most:
-        raise ValueError(f"soft target must not exceed {most:g}, got {float(target.max()):g}")
+    limits = _limits(target)
+    if limits is not None and limits[1] > most:
+        raise ValueError(f"soft target must not exceed {most:g}, got {limits[1]:g}")
+
+
+def _limits(target: Tensor) -> tuple[float, float] | None:
+    """Return the least and the largest value, or None where there is none or it cannot be read at once."""
+    if target.device.type != "cpu" or not target.numel() or torch.compiler.is_compiling():
+        return None
+    low, high = target.detach().aminmax()
+    try:
+        return float(low), float(high)
+    except RuntimeError:  # inside torch.func.vmap a value stands for many
+        return None
 
 
 def one_hot(target: Tensor, like: Tensor) -> Tensor:

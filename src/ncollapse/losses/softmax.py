@@ -21,8 +21,10 @@ def lead_of(z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     """
     mask = torch.zeros_like(z, dtype=torch.bool).scatter(1, index, True)
     # Not -inf: where every z_j is -inf, their logsumexp has the gradient NaN, and the lead is infinite.
-    others = z.masked_fill(mask, torch.finfo(z.dtype).min).logsumexp(1, keepdim=True)
-    return z.gather(1, index) - others, mask
+    rest = z.masked_fill(mask, torch.finfo(z.dtype).min)
+    # The largest is taken out first: a logsumexp near 10^4 is rounded to 1e-3 in float32, and the lead with it.
+    top = rest.detach().amax(1, keepdim=True)
+    return z.gather(1, index) - top - (rest - top).logsumexp(1, keepdim=True), mask
 
 
 def log_probabilities(z: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ from .collapse import (
 from .decay_fields import Decays, measure_bias_residual, measure_relu_logits
 from .pairs import average_pairs, measure_cosines
 from .presence import Presence
+from .rows import differ
 from .scores import spread_of
 from .selection import Selection
 from .small_frames import compare_both, compare_means, compare_weights, is_few
@@ -82,7 +83,7 @@ def measure_classifier(classifier: Classifier, problem: Decays | None, wanted: S
         return values | compare_weights(rows, wanted)
     if wanted.any("nc2"):
         centred = rows.centre()
-        values["nc2"] = distance_to_simplex(centred, centred)
+        values["nc2"] = distance_to_simplex(centred, centred) if differ(rows) else math.nan
     if wanted.any("nc2_uncentred"):
         values["nc2_uncentred"] = distance_to_simplex(rows, rows)
     if wanted.any("nc2_rank"):

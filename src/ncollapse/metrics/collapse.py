@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ncollapse.frames import etf_gram, gram_distance
 
-from .rows import ROUNDING, Rows, dot
+from .rows import ROUNDING, Rows, differ, dot
 from .transfer import copy_together
 
 if TYPE_CHECKING:
@@ -149,9 +149,13 @@ def take_moments(
     around_anchor = Rows(offsets, shards=shards)
     shift = around_anchor.add_up(counts @ offsets) / around_anchor.add_up(counts.sum())
     offsets.sub_(shift)
-    moments = Moments(counts, offsets, anchor, shift, energies, shards=shards)
-    offsets[torch.linalg.vector_norm(offsets, dim=1) <= moments.rounding] = 0.0
-    return moments
+    rounding = bound_rounding(energies, shards)
+    shift = torch.where(torch.linalg.vector_norm(anchor + shift) <= rounding, -anchor, shift)
+    offsets[torch.linalg.vector_norm(offsets, dim=1) <= rounding] = 0.0
+    # so is a class mean next to 0, as of a class whose features are all 0: it has no direction
+    vanished = Rows(offsets, -(anchor + shift)).norms() <= rounding
+    offsets.masked_fill_(vanished[:, None], 0.0).addr_(vanished.to(torch.float64), anchor + shift, alpha=-1)
+    return Moments(counts, offsets, anchor, shift, energies, shards=shards)
 
 
 def bound_rounding(energies: Tensor, shards: Shards | None) -> float:
@@ -329,7 +333,7 @@ def measure_duality(weight: Rows, moments: Moments) -> dict[str, float]:
     optimal = _Scaled(moments, scales * len(weight), centred.add_up(total))
     return {
         "nc3": distance_to_simplex(weight, centred),
-        "nc3_centred": distance_to_simplex(weight.centre(), centred),
+        "nc3_centred": distance_to_simplex(weight.centre(), centred) if differ(weight) else math.nan,
         "nc3_distance": distance_of_rows(weight, centred),
         "nc2_relu": distance_of_rows(weight, optimal),
     }

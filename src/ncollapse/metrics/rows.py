@@ -213,6 +213,11 @@ def dot(left: Rows, right: Rows) -> Tensor:
     return left.add_up(total)
 
 
+def differ(rows: Rows) -> bool:
+    """Whether the rows are not all equal up to rounding."""
+    return bool(rows.centre().energy() > ROUNDING**2 * rows.energy())
+
+
 def add_gram(total: Tensor, rows: Tensor) -> None:
     """Add A^T A of float64 rows A [c, d] to `total` [d, d]."""
     if total.device.type == "cpu":

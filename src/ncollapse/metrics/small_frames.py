@@ -14,7 +14,7 @@ import numpy as np
 
 from .collapse import Moments
 from .pairs import CLOSE
-from .rows import ROUNDING, Rows
+from .rows import ROUNDING, Rows, differ
 from .scores import Spread, Values, finish_spread, rank_array
 from .selection import Selection
 
@@ -54,7 +54,7 @@ def compare_weights(rows: Rows, wanted: Selection) -> dict[str, Any]:
     values: dict[str, Any] = {}
     centred = rows.centre().matrix.numpy()
     with np.errstate(all="ignore"):
-        values["nc2"] = distance_to_simplex(centred @ centred.T)
+        values["nc2"] = distance_to_simplex(centred @ centred.T) if differ(rows) else math.nan
         if wanted.any("nc2_uncentred", "nc2_rank", "equiangle_weights", "weight_cosines"):
             values["nc2_uncentred"] = distance_to_simplex(rows.products.numpy())
             values["nc2_rank"] = values["nc2_uncentred"]  # the simplex is the only frame of rank K - 1
@@ -74,7 +74,7 @@ def compare_both(weight: Rows, moments: Moments) -> dict[str, float]:
         unit = rows / size_of(rows)
         return {
             "nc3": distance_to_simplex(rows @ means.T),
-            "nc3_centred": distance_to_simplex(centred @ means.T),
+            "nc3_centred": distance_to_simplex(centred @ means.T) if differ(weight) else math.nan,
             "nc3_distance": size_of(unit - means / size_of(means)),
             "nc2_relu": size_of(unit - optimal / size_of(optimal)),
         }
