@@ -1,9 +1,11 @@
 """The numerical minimiser against the independent one, and against its own certificate."""
 
+import numpy as np
 import pytest
 import torch
 
 import ncollapse as nc
+from ncollapse.theory.objective import ScaledObjective
 from reference.theory import minimise
 
 DECAYS = {"weight_decay": 8e-3, "feature_decay": 1.5e-2}
@@ -111,3 +113,32 @@ def test_a_problem_is_asked_for():
 def test_restarts_must_be_positive():
     with pytest.raises(ValueError, match="restarts: expected at least 1, got 0"):
         nc.solve(nc.Problem("ce", 3, per_class=2, **DECAYS), restarts=0)
+
+
+def test_the_slope_is_that_of_a_projected_step():
+    """|max(v - g, 0) - v| for V >= 0, |g| for the rest."""
+    model = ScaledObjective(nc.Problem("ls", **DECAYS, class_counts=[6, 3, 1], features="relu"), 3)
+    random = np.random.default_rng(0)
+    u, v, bias = random.standard_normal((3, 3)), random.random((3, 3)), random.standard_normal(3)
+    point = model.join(u, v, bias)
+    gradient = model.evaluate(point)[1]
+    of_v = gradient[9:18]
+    assert (of_v < 0).any()
+    assert (of_v > 0).any()
+    moves = [abs(max(x - g, 0.0) - x) for x, g in zip(point[9:18], of_v)]
+    expected = max(*np.abs(gradient[:9]), *moves, *np.abs(gradient[18:]))
+    assert model.slope(point) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_point_next_to_the_bound_is_stationary():
+    """min over v >= 0 of a steep increasing function is at 0: one step from 1e-17 moves by no more than that."""
+    model = ScaledObjective(nc.Problem("ls", **DECAYS, class_counts=[6, 3, 1], features="relu"), 3)
+    solution = nc.solve(model.problem)
+    width = solution.features.shape[1]
+    wide = ScaledObjective(model.problem, width)
+    t = np.sqrt(model.problem.balance)
+    v = solution.features.numpy() / wide.reach * t
+    nudged = np.where(v < 1e-12, 1e-17, v)
+    for features in (v, nudged):
+        point = wide.join(solution.weight.numpy() / t, features, solution.bias.numpy())
+        assert wide.slope(point) < 1e-6

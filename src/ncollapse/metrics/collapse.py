@@ -150,10 +150,11 @@ def take_moments(
     shift = around_anchor.add_up(counts @ offsets) / around_anchor.add_up(counts.sum())
     offsets.sub_(shift)
     rounding = bound_rounding(energies, shards)
-    shift = torch.where(torch.linalg.vector_norm(anchor + shift) <= rounding, -anchor, shift)
+    shift = torch.where(torch.linalg.vector_norm(anchor + shift) < rounding, -anchor, shift)
     offsets[torch.linalg.vector_norm(offsets, dim=1) <= rounding] = 0.0
-    # so is a class mean next to 0, as of a class whose features are all 0: it has no direction
-    vanished = Rows(offsets, -(anchor + shift)).norms() <= rounding
+    # so is a class mean next to 0, as of a class whose features are all 0: it has no direction; where squares
+    # underflow, rounding and norms are 0 and the means are kept, so that their scale is refused by name
+    vanished = Rows(offsets, -(anchor + shift)).norms() < rounding
     offsets.masked_fill_(vanished[:, None], 0.0).addr_(vanished.to(torch.float64), anchor + shift, alpha=-1)
     return Moments(counts, offsets, anchor, shift, energies, shards=shards)
 

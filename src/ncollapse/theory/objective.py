@@ -98,12 +98,12 @@ class ScaledObjective:
         return value, point
 
     def slope(self, point: Array) -> float:
-        """The largest entry of the gradient, projected for V >= 0."""
+        """The largest entry of the gradient; for V >= 0 of the projected step, which is small next to the bound too."""
         gradient = self.evaluate(point)[1]
         if self.relu:
             first, second, _ = self.sizes
             part = slice(first, first + second)
-            gradient[part] = np.where(point[part] > 0, gradient[part], np.minimum(gradient[part], 0.0))
+            gradient[part] = point[part] - np.maximum(point[part] - gradient[part], 0.0)
         return float(np.abs(gradient).max())
 
     def start(self, index: int, generator: np.random.Generator) -> Array:
