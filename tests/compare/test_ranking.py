@@ -64,6 +64,8 @@ def test_one_or_two_images_win_nothing(tmp_path):
 def test_losses_that_are_equal_on_average_are_said_to_be(tmp_path, others):
     found = write_values(tmp_path, {"ce": {"test.accuracy": [0.9, 0.91]}, "bce": {"test.accuracy": others}})
     assert found.verdict.startswith("No loss wins on accuracy: CE and BCE are equal on average. ")
+    assert "0 images" not in found.verdict
+    assert "0 points" not in found.verdict
     assert found.verdict.endswith(" A larger test set would tell more.")
 
 
@@ -226,7 +228,7 @@ def test_many_settings_are_counted(tmp_path):
         write_values(tmp_path, values, images=10000, **{"data.name": data})
     write_run(tmp_path, {"data.name": "cifar100", "optim.epochs": 2}, snapshot=False)
     verdict = compare_records(read_runs(tmp_path)).verdict
-    assert verdict.startswith("2 settings of 3 compare losses, 2 of them with two seeds or more. ")
+    assert verdict.startswith("2 of 3 settings compare losses, all of them with two seeds or more. ")
     assert "On accuracy, BCE wins in 1 and no loss wins in 1." in verdict
 
 
@@ -382,7 +384,7 @@ def test_settings_of_one_seed_are_counted_without_a_winner(tmp_path):
         write_values(tmp_path, values, **{"data.name": data})
     verdict = compare_records(read_runs(tmp_path)).verdict
     assert verdict == (
-        "4 settings of 4 compare losses, all with one shared seed, so chance is not ruled out in any of them. "
+        "All 4 settings compare losses, all with one shared seed, so chance is not ruled out in any of them. "
         "Ahead on accuracy: BCE in 2, CE in 1 and neither in 1."
     )
 
@@ -398,4 +400,21 @@ def test_wins_are_counted_in_every_setting(tmp_path):
         values = {"ce": {"test.accuracy": [0.9, 0.912]}, "bce": {"test.accuracy": [0.9 + gain, 0.91 + gain]}}
         write_values(tmp_path, values, images=10000, **{"data.name": data})
     verdict = compare_records(read_runs(tmp_path)).verdict
-    assert "3 of them with two seeds or more. On accuracy, BCE wins in 2 and CE wins in 1." in verdict
+    assert "all of them with two seeds or more. On accuracy, BCE wins in 2 and CE wins in 1." in verdict
+
+
+def test_no_winner_in_several_settings_is_good_english(tmp_path):
+    for data in ("mnist", "cifar10"):
+        values = {"ce": {"test.accuracy": [0.9, 0.912]}, "bce": {"test.accuracy": [0.9, 0.91]}}
+        write_values(tmp_path, values, images=10000, **{"data.name": data})
+    verdict = compare_records(read_runs(tmp_path)).verdict
+    assert verdict.startswith("Both settings compare losses, all of them with two seeds or more. ")
+    assert "On accuracy, no loss wins in any of them." in verdict
+
+
+def test_rounding_of_nc2_is_no_difference(tmp_path):
+    noise = {"ce": {"train.nc2": [3e-16, 2e-16, 5e-17]}, "bce": {"train.nc2": [1e-16, 1e-15, 4e-16]}}
+    found = write_values(tmp_path, noise)
+    ratio = found.findings[1].ratios["train.nc2"]
+    assert ratio.n == 0
+    assert "NC2" not in found.verdict

@@ -109,3 +109,12 @@ def test_names_are_taken_once():
             pass
 
     assert nc.make_loss("ce").__class__ is nc.CELoss
+
+
+def test_a_loss_that_is_not_registered_is_named_by_its_class():
+    class Tilted(nc.losses.Loss):
+        def forward(self, logits, target):
+            return logits.exp().sum(1).mean()
+
+    assert Tilted.name == "Tilted"
+    assert nc.Problem(Tilted(), num_classes=3, per_class=1, weight_decay=1e-3, feature_decay=1e-3).loss.name == "Tilted"

@@ -250,3 +250,43 @@ def test_without_javascript_the_figures_and_the_answer_are_there(chromium, hosti
     assert not page.locator("[data-plot]").first.is_visible()
     assert len(requests) == 1
     context.close()
+
+
+def test_tick_labels_stay_clear_of_each_other_and_can_be_read(hostile_page):
+    """Of one axis no two labels overlap, and none is of the tiny digits that plotly writes between decades."""
+    boxes = """list => list.map(axis => [...axis.querySelectorAll('text')].filter(t => t.textContent).map(t => {
+        const b = t.getBoundingClientRect();
+        return {text: t.textContent, left: b.left, right: b.right, top: b.top, bottom: b.bottom,
+                size: parseFloat(getComputedStyle(t).fontSize)};
+    }))"""
+    page = hostile_page.page
+    axes = page.eval_on_selector_all(
+        "#figure-differences .xaxislayer-above, #figure-differences [class^=x][class$=tick], #figure-collapse .ytick",
+        boxes,
+    )
+    labels = [label for axis in axes for label in axis]
+    assert len(labels) > 20
+    assert min(label["size"] for label in labels) >= 9
+    for figure in ("#figure-differences", "#figure-collapse"):
+        drawn = page.eval_on_selector_all(f"{figure} [class$=tick] text", boxes.replace("axis.", "axis.parentNode."))
+        flat = [axis[0] for axis in drawn if axis]
+        for i, a in enumerate(flat):
+            for b in flat[i + 1 :]:
+                apart = (
+                    a["right"] <= b["left"] + 1
+                    or b["right"] <= a["left"] + 1
+                    or a["bottom"] <= b["top"] + 2
+                    or b["bottom"] <= a["top"] + 2
+                )
+                assert apart, (figure, a["text"], b["text"])
+
+
+def test_tables_that_go_on_to_the_right_show_it_on_every_screen(hostile_page):
+    page = hostile_page.page
+    wide = "list => list.filter(s => s.scrollWidth > s.clientWidth).map(s => getComputedStyle(s).backgroundImage)"
+    for width in (1200, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        shadows = page.eval_on_selector_all(".scroll", wide)
+        assert shadows or width > 390
+        assert all(image.count("gradient") == 3 for image in shadows)
+    page.set_viewport_size({"width": 1200, "height": 900})

@@ -18,6 +18,7 @@ from ncollapse.compare.seeds import (
     is_number,
     is_recorded,
     paired_difference,
+    rounding_limit,
     shared_epochs,
 )
 from ncollapse.compare.variants import Variant, measured, predicted
@@ -97,7 +98,8 @@ def compare_pairs(pairs: Sequence[tuple[RunRecord, RunRecord]], quantity: Quanti
 
 def compare_logarithms(pairs: Sequence[tuple[RunRecord, RunRecord]], quantity: Quantity) -> Difference:
     """The paired difference of natural logarithms, whose exponential is the ratio; values must be positive."""
-    sides = [(_logarithm(measured(a, quantity.key)), _logarithm(measured(b, quantity.key))) for a, b in pairs]
+    least = rounding_limit(quantity.key)
+    sides = [tuple(_logarithm(measured(r, quantity.key), least) for r in pair) for pair in pairs]
     return paired_difference([a for a, _ in sides], [b for _, b in sides])
 
 
@@ -163,8 +165,8 @@ def _field(speed: str) -> str:
     return speed.removesuffix("_epoch").removeprefix("log_")
 
 
-def _logarithm(value: float) -> float:
-    return math.log(value) if value > 0 and math.isfinite(value) else math.nan
+def _logarithm(value: float, least: float) -> float:
+    return math.log(value) if value > least and math.isfinite(value) else math.nan
 
 
 def _number(value: Any) -> float:

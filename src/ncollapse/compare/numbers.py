@@ -88,26 +88,31 @@ def show_difference(value: Difference, percent: bool = False) -> tuple[str, str]
     if not value.has_interval:
         return show(mean, 3, sign=True), f"the same in {name_all(value.n)}"
     reach, largest = (high - low) / 2, max(abs(low), abs(high))
+    if value.excludes_zero:
+        reach = min(reach, 5 * min(abs(low), abs(high)))  # so that no limit is shown as 0
     exponent = 0 if largest >= 1e-3 or largest < SMALLEST else math.floor(math.log10(largest))
     power = f"·10{_raise(exponent)}" if exponent else ""
     centre, left, right = (_fix(v / 10.0**exponent, reach / 5 / 10.0**exponent, True) for v in (mean, low, high))
     return centre + power, f"[{left}, {right}]{power}"
 
 
-def show_ratio(value: Difference) -> tuple[str, str]:
-    """A ratio and its interval, from the paired difference of natural logarithms.
+def show_ratio(value: Difference, digits: int = 3) -> tuple[str, str]:
+    """A ratio and its interval, from the paired difference of natural logarithms; an interval without 1 shows none.
 
     >>> show_ratio(Difference(math.log(1.5), math.log(1.2), math.log(1.875), 0.01, 3))
     ('×1.5', '[×1.2, ×1.88]')
     """
     if value.n == 0:
         return MISSING, ""
-    head = f"×{show_factor(value.mean)}"
+    if value.excludes_zero:
+        near = math.expm1(min(abs(value.low), abs(value.high), 1.0))
+        digits = min(7, max(digits, 1 - math.floor(math.log10(near)))) if near > 1e-6 else digits
+    head = f"×{show_factor(value.mean, digits)}"
     if value.n == 1:
         return head, "one seed: no interval"
     if not value.has_interval:
         return head, f"the same in {name_all(value.n)}"
-    return head, f"[×{show_factor(value.low)}, ×{show_factor(value.high)}]"
+    return head, f"[×{show_factor(value.low, digits)}, ×{show_factor(value.high, digits)}]"
 
 
 def show_factor(logarithm: float, digits: int = 3) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 CONFIDENCE = 0.95
 COLLAPSED_NC1 = 0.1
 EARLY_EPOCHS = 20
+ROUNDING = 1e-14
+"""NC2 and NC3 are distances between matrices of norm 1; smaller ones are float64's rounding and count as 0."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ def collapse_speed(
     early = [values for epoch, values in kept if 1 <= epoch <= EARLY_EPOCHS]
 
     def mean_log(field: str) -> float:
-        logs = [math.log10(v[field]) for v in early if is_number(v.get(field)) and v[field] > 0]
+        logs = [math.log10(v[field]) for v in early if is_number(v.get(field)) and v[field] > rounding_limit(field)]
         return math.fsum(logs) / len(logs) if logs else math.nan
 
     return Speed(
@@ -214,6 +216,17 @@ def is_recorded(history: Sequence[dict[str, Any]], field: str, split: str = "tra
 def _measured(history: Sequence[dict[str, Any]], split: str) -> list[tuple[int, dict[str, Any]]]:
     rows = [(row.get("epoch"), row.get(split)) for row in history]
     return [(epoch, values) for epoch, values in rows if isinstance(epoch, int) and isinstance(values, dict)]
+
+
+def rounding_limit(key: str) -> float:
+    """The largest value of a metric that counts as 0, so that it has no logarithm: rounding for NC2 and NC3.
+
+    With two classes NC2 is always 0: any two centred rows are opposite, which is the simplex.
+
+    >>> rounding_limit("train.nc1"), rounding_limit("train.nc2")
+    (0.0, 1e-14)
+    """
+    return ROUNDING if key.endswith(("nc2", "nc3")) else 0.0
 
 
 def is_number(value: Any) -> bool:

@@ -61,7 +61,8 @@ def describe_contexts(rankings: Sequence[Ranking | None]) -> str:
     if not compared:
         return f"{settings}, each with one loss: nothing is compared."
     seeded = [r for r in compared if r.pairs > 1]
-    start = f"{count(len(compared), 'setting')} of {len(rankings)} compare losses"
+    verb = "compares" if len(compared) == 1 else "compare"
+    start = f"{_share(len(compared), len(rankings))} settings {verb} losses"
     if not seeded:
         ahead: dict[str, int] = {}
         for ranking in compared:
@@ -78,10 +79,20 @@ def describe_contexts(rankings: Sequence[Ranking | None]) -> str:
             wins[name] = wins.get(name, 0) + 1
     told = [f"{name} wins in {number}" for name, number in sorted(wins.items(), key=lambda item: -item[1])]
     open_cases = len(seeded) - sum(wins.values())
-    told += [f"no loss wins in {open_cases}"] if open_cases else []
+    if not wins:
+        told = ["no loss wins in it" if open_cases == 1 else "no loss wins in any of them"]
+    elif open_cases:
+        told.append(f"no loss wins in {open_cases}")
     effects = sorted((e for r in seeded for e in r.effects if e.quantity.key != r.quantity.key), key=lambda e: -e.size)
     largest = f" The largest clear difference: {describe_effect(effects[0])}." if effects else ""
-    return f"{start}, {len(seeded)} of them with two seeds or more. On accuracy, {join(told)}.{largest}"
+    several = "all" if len(seeded) == len(compared) else "one" if len(seeded) == 1 else str(len(seeded))
+    with_seeds = f"{several} of them with two seeds or more" if len(compared) > 1 else "with two seeds or more"
+    return f"{start}, {with_seeds}. On accuracy, {join(told)}.{largest}"
+
+
+def _share(part: int, whole: int) -> str:
+    """So many of all, such as "3 of 4" or "all 3"; "both" of two."""
+    return f"{part} of {whole}" if part < whole else "Both" if whole == 2 else f"All {whole}"
 
 
 def describe_failures(variants: Sequence[Variant]) -> str:
@@ -209,11 +220,12 @@ def _accuracy_sentence(ranking: Ranking) -> str:
         interval = _interval(behind, ranking.quantity, flip=True)
         return f"{_name(best, ranking)} wins on {name}: {lead} above {against} ({interval})."
     if len(leaders) == len(places):
-        if len(leaders) == 2:
-            both = join([_name(p, ranking) for p in leaders])
-            apart = f"differ by {lead}, which may be chance" if behind.mean else "are equal on average"
-            return f"No loss wins on {name}: {both} {apart}."
         spread = places[-1].behind.mean if places[-1].behind else 0.0
+        names = join([_name(p, ranking) for p in leaders])
+        if spread == 0:
+            return f"No loss wins on {name}: {names} are equal on average."
+        if len(leaders) == 2:
+            return f"No loss wins on {name}: {names} differ by {lead}, which may be chance."
         return f"No loss wins on {name}: all {len(leaders)} lie within {show_points(spread)}."
     losers = [p for p in places if not p.leads]
     told = [f"{_name(p, ranking)} is {show_points(p.behind.mean)} lower" for p in losers if p.behind]

@@ -49,6 +49,11 @@ class Loss(nn.Module):
     contrastive: ClassVar[bool] = False
     weight: Tensor | None
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not hasattr(cls, "name"):
+            cls.name = cls.__name__  # until `register` gives another; without one, package.module:Class finds the loss
+
     def __init__(self, *, weight: Tensor | Sequence[float] | None = None, reduction: str = "mean") -> None:
         super().__init__()
         self.reduction: str = check_reduction(reduction)

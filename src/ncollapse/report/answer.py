@@ -145,9 +145,9 @@ def describe_method(rankings: Sequence[Ranking]) -> str:
     most = max((len(r.places) for r in rankings), default=1)
     if most < 2:
         return ""
-    corrected = " (corrected for the number of losses)" if most > 2 else ""
+    corrected = " The ranking alone is corrected for the number of losses." if most > 2 else ""
     return (
-        f"Bars are 95 % intervals of the mean over seeds. A difference is clear if its paired 95 % interval{corrected} "
-        "excludes zero and it exceeds two images; of twenty quantities without any difference about one would look "
+        "Bars are 95 % intervals of the mean over seeds. A difference is clear if its paired 95 % interval excludes "
+        f"zero and it exceeds two images.{corrected} Of twenty quantities without any difference about one would look "
         "clear by chance."
     )

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ncollapse.compare.numbers import show
+
 Spec = dict[str, Any]
 TICKS = 5
 
@@ -70,7 +72,7 @@ class Axis:
         elif self.log:
             step = max(1, round((max(self.low, self.high) - min(self.low, self.high)) / TICKS))
             first = math.ceil(min(self.low, self.high))
-            found = [(10.0**e, f"1e{e}") for e in range(first, math.floor(max(self.low, self.high)) + 1, step)]
+            found = [(10.0**e, show(10.0**e, 2)) for e in range(first, math.floor(max(self.low, self.high)) + 1, step)]
         else:
             found = [(v, self._write(v)) for v in nice_steps(self.low, self.high)]
         low, high = sorted((self.start, self.end))

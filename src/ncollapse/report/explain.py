@@ -10,6 +10,7 @@ import numpy as np
 CLASSES = 3
 SAMPLES = 12
 SIZE = 120
+DOT = 2.6
 
 
 class Explanation(NamedTuple):
@@ -56,8 +57,9 @@ def _draw(angles: list[int], spread: float, arrows: list[int], length: float, tu
     parts = []
     for k, angle in enumerate(angles):
         at = np.array([math.cos(math.radians(angle)), -math.sin(math.radians(angle))])
-        for x, y in middle + reach * (at + spread * random.standard_normal((SAMPLES, 2))):
-            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" style="fill:var(--class{(0, 4, 2)[k]})"/>')
+        cloud = middle + reach * (at + spread * random.standard_normal((SAMPLES, 2)))
+        for x, y in cloud.clip(DOT, SIZE - DOT):  # no dot is cut off at the edge
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{DOT}" style="fill:var(--class{(0, 4, 2)[k]})"/>')
     for angle in arrows:
         turn = math.radians(angle + turned)
         x, y = middle + length * reach * math.cos(turn), middle - length * reach * math.sin(turn)

@@ -73,7 +73,8 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
     snapshots = load_snapshots(variants, chosen)
     drawn = [v for v in variants if any(r.path in snapshots for r in v.counted)]
     epochs = load_epochs(find_sliding(drawn, chosen))
-    first = "Of many variants, the first of each loss is shown." if len(chosen) < len(variants) else ""
+    measured = sum(bool(v.counted) for v in variants)
+    first = "Of many variants, the first of each loss is shown." if len(chosen) < measured else ""
     attempt = Attempts()
     published = attempt.one("published numbers", find_published, variants) or {}
     many = len(variants) > curves.MANY
@@ -114,7 +115,7 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
                 attempt.one("agreement", agreement.draw_agreement, findings),
                 attempt.one("margins", margins.draw_margins, drawn, snapshots),
             ],
-            first if len(drawn) < len(variants) else "",
+            first if len(drawn) < measured else "",
         ),
         make_section("frames", "Frames", [], draw_frames(attempt, chosen, snapshots, epochs), first),
         make_section(

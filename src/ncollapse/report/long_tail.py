@@ -10,7 +10,7 @@ from ncollapse.compare.seeds import Estimate
 from ncollapse.grammar import join
 from ncollapse.report.class_table import NOTE, TITLES
 from ncollapse.report.encoding import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once, shorten_labels
 from ncollapse.report.style import DASHES, loss_style
 from ncollapse.report.tables import Cell, Table
 
@@ -53,7 +53,8 @@ def tabulate_rare(tables: Sequence[ClassTable]) -> list[Table]:
         notes: tuple[str, ...] = ()
         if len(order) > SHOWN_CLASSES:
             notes = (f"The {SHOWN_CLASSES} rarest of {len(order)} classes.",)
-        columns = ("class", "training samples", "group", *(f"{row.label}: test accuracy" for row in table.rows))
+        names = shorten_labels([row.label for row in table.rows], most=10**6)
+        columns = ("class", "training samples", "group", *(f"{label}: test accuracy" for label in names))
         rows = []
         for k in order[:SHOWN_CLASSES]:
             first = (Cell(table.names[k]), Cell(f"{table.train_counts[k]}", numbers={"samples": table.train_counts[k]}))
@@ -82,15 +83,16 @@ def draw_rare(tables: Sequence[ClassTable]) -> Figure | None:
     for table in tables:
         order = [k for k in sort_classes(table) if table.train_counts[k]]
         traces: list[Spec] = []
-        for place, row in enumerate(table.rows):
+        names = shorten_labels([row.label for row in table.rows])
+        for row, label in zip(table.rows, names):
             style = loss_style(row.loss)
             same = [other.label for other in table.rows if other.loss == row.loss]
             traces.append(
                 {
                     "type": "scatter",
                     "mode": "lines+markers",
-                    "name": escape(row.label),
-                    "legendgroup": str(place),
+                    "name": escape(label),
+                    "legendgroup": escape(row.label),
                     "showlegend": False,
                     "x": [table.train_counts[k] for k in order],
                     "y": compact(row.class_accuracy[k].mean for k in order),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ncollapse.compare.numbers import show
 from ncollapse.report.style import FAINT, GRID, INK, PRINT, resolve
 
 Spec = dict[str, Any]
@@ -67,6 +68,7 @@ def build(
         n = "" if index == 0 else str(index + 1)
         data += [{**trace, "xaxis": f"x{n}", "yaxis": f"y{n}"} for trace in panel.traces]
         common = {"gridcolor": GRID, "linecolor": FAINT, "zerolinecolor": GRID, "ticks": "outside", "tickcolor": FAINT}
+        common["exponentformat"] = "power"  # plotly's own would write 200 million as 200M, 4e-7 as 400n
         axes[f"xaxis{n}"] = {**common, "anchor": f"y{n}", "showgrid": False, "showline": True, **panel.x}
         axes[f"yaxis{n}"] = {**common, "anchor": f"x{n}", "ticks": "", **panel.y}
         short = fit_title(panel.title, columns)
@@ -118,6 +120,30 @@ def fit_title(title: str, columns: int) -> str:
             break
         short = f"{short} · {part}"
     return f"{short} · …"
+
+
+def shorten_labels(labels: Sequence[str], most: int = 60) -> list[str]:
+    """Labels of settings without what all of them share, and, where they stay distinct, without what is beyond `most`.
+
+    >>> shorten_labels(["CE · mnist · Adam · batch 64", "BCE · cifar10 · Adam · batch 64"])
+    ['CE · mnist', 'BCE · cifar10']
+    >>> shorten_labels(["CE · mnist · Adam", "CE · cifar10 · AdamW"], most=14)
+    ['CE · mnist · …', 'CE · cifar10 · …']
+    """
+    parts = [label.split(" · ") for label in labels]
+    if len(labels) < 2:
+        return list(labels)
+    shared = set.intersection(*(set(words[1:]) for words in parts))
+    kept = [[words[0], *(word for word in words[1:] if word not in shared)] for words in parts]
+    full = [" · ".join(words) for words in kept]
+    cut = []
+    for text, words in zip(full, kept):
+        while len(text) > most and len(words) > 2:
+            words.pop()
+            text = " · ".join([*words, "…"])
+        cut.append(text)
+    chosen = next((found for found in (cut, full) if len(set(found)) == len(set(labels))), labels)
+    return list(chosen)
 
 
 def name_once(panels: list[Panel]) -> None:
@@ -195,11 +221,11 @@ def log_axis(values: Sequence[float]) -> Spec:
     if decades < 0.7:
         return {"type": "log", "nticks": 6}
     if decades >= 2.2:
-        powers = {"exponentformat": "power", "dtick": 2 if decades > 5 else 1}
-        return {"type": "log", "tickfont": {"size": 10}, **powers}
+        step = 1 if decades <= 5 else max(2, math.ceil(decades / 6))
+        return {"type": "log", "tickfont": {"size": 10}, "exponentformat": "power", "dtick": step}
     exponents = range(math.floor(math.log10(min(values))) - 1, math.ceil(math.log10(max(values))) + 1)
     marks = [float(f"{digit}e{exponent}") for exponent in exponents for digit in (1, 2, 5)]
-    labels = {"tickmode": "array", "tickvals": marks, "ticktext": [f"{mark:g}" for mark in marks]}
+    labels = {"tickmode": "array", "tickvals": marks, "ticktext": [show(mark, 2) for mark in marks]}
     return {"type": "log", "tickfont": {"size": 10}, **labels}
 
 

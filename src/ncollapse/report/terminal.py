@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ncollapse.compare import QUANTITIES, SPEEDS, Comparison, Finding, Quantity, name_early
-from ncollapse.compare.numbers import MISSING, name_all, show, show_estimate, show_factor, show_with_error
+from ncollapse.compare.numbers import MISSING, name_all, show, show_estimate, show_ratio, show_with_error
 from ncollapse.compare.seeds import Difference
 from ncollapse.compare.sentences import describe_ranges
 from ncollapse.runs.record import get_nested
@@ -112,29 +112,22 @@ def print_packed(output: Console, title: str, heads: Sequence[str], rows: Sequen
         while end < len(heads) and (end == start or used + 1 + widths[end - 1] <= output.width):
             used += 1 + widths[end - 1]
             end += 1
-        name = title if start == 1 or not title else f"{title}, continued"
-        table = Table(
-            box=None,
-            header_style="bold",
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-            title=name or None,
-            title_justify="left",
-            title_style="bold",
-        )
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
         table.add_column("", width=first, overflow="fold")
         for i in range(start, end):
-            table.add_column(Text(heads[i]), justify="right", width=widths[i - 1], overflow="fold")
+            head = heads[i] if len(heads[i]) <= widths[i - 1] else heads[i].replace(", n =", "\nn =")
+            table.add_column(Text(head), justify="right", width=widths[i - 1], overflow="fold")
         for row in cells:
             table.add_row(row[0], *row[start:end])
-        if title:
+        if title:  # a title of the table itself would be broken to the table's width
             output.print("")
+            output.print(title if start == 1 else f"{title}, continued", style="bold", highlight=False, markup=False)
         output.print(table)
         start = end
 
 
 def _longest_word(text: str) -> int:
-    return max(map(len, text.split()), default=0)
+    return max(map(len, text.replace(" = ", "_=_").split()), default=0)
 
 
 def _measured(finding: Finding, quantity: Quantity) -> str:
@@ -156,8 +149,8 @@ def _effect(finding: Finding, quantity: Quantity) -> Text:
     d = finding.ratios[quantity.key]
     if d.n == 0:
         return Text(MISSING)
-    text = f"×{show_factor(d.mean, 2)}"
-    text += f" [{show_factor(d.low, 2)}, {show_factor(d.high, 2)}]" if d.has_interval else ""
+    head, interval = show_ratio(d, 2)
+    text = f"{head} {interval.replace('×', '')}" if d.has_interval else head
     return Text(text, style="bold" if d.clear else "")
 
 
@@ -168,7 +161,7 @@ def _speed(finding: Finding, name: str) -> str:
     found = finding.speeds[name]
     text = show_estimate(found)
     if name.startswith("log") and found.n > 1:
-        text = f"{found.mean:.2f} ± {found.std:.2f}".replace("-", "−")
+        text = f"{round(found.mean, 2) + 0.0:.2f} ± {found.std:.2f}".replace("-", "−")
     return text + (f" ({reached} of {n})" if reached < n else "")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ncollapse.compare import Finding, name_loss
+from ncollapse.compare.numbers import show
 from ncollapse.grammar import join
 from ncollapse.report.encoding import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once
@@ -33,7 +34,7 @@ def draw_agreement(findings: Sequence[Finding]) -> Figure | None:
             continue
         off = [abs(e.mean - p) / abs(p) for _, p, e in known if p]
         if off:
-            said.append(f"{title} {100 * float(np.median(off)):.2g} %")
+            said.append(f"{title} {show(100 * float(np.median(off)), 2)} %")
         traces: list[Spec] = []
         for loss in dict.fromkeys(f.variant.loss for f, _, _ in known):
             mine = [(f, p, e) for f, p, e in known if f.variant.loss == loss]

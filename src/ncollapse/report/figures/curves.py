@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ncollapse.compare import Variant, estimate, is_number, measured, name_loss, predicted
+from ncollapse.compare.seeds import rounding_limit
 from ncollapse.grammar import join
 from ncollapse.report.encoding import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, log_axis, merge_alike, name_once
@@ -76,7 +77,7 @@ def mean_curve(variant: Variant, key: str) -> dict[int, float]:
         return {}
     epochs, values = found
     with np.errstate(all="ignore"):
-        line = np.exp(_mean(np.log(np.where(values > 0, values, np.nan)), axis=0))
+        line = np.exp(_mean(np.log(np.where(values > rounding_limit(key), values, np.nan)), axis=0))
     return {e: float(v) for e, v in zip(epochs, line) if e > 0 and math.isfinite(v)}
 
 
@@ -178,7 +179,9 @@ def curve_panel(variants: Sequence[Variant], key: str, title: str, log: bool = F
             continue
         epochs, values = found
         if log:
-            values = np.where(values > 0, values, np.nan)
+            values = np.where(values > rounding_limit(key), values, np.nan)
+            if not np.isfinite(values).any():
+                continue
         style = loss_style(variant.loss)
         colour = CLASS_COLOURS[variants.index(variant)] if alone else style.colour
         dash = DASHES[contexts.index(variant.context) % len(DASHES)] if not many else "solid"

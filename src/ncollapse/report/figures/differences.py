@@ -10,7 +10,7 @@ from ncollapse.compare.numbers import show_difference, show_ratio
 from ncollapse.compare.ranking import find_effects
 from ncollapse.compare.sentences import describe_effect
 from ncollapse.report.encoding import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, log_axis, name_once
 from ncollapse.report.style import INK, loss_style
 
 MANY = 8
@@ -24,6 +24,7 @@ def draw_differences(findings: Sequence[Finding]) -> Figure | None:
     panels = [panel for q in QUANTITIES if q.better and (panel := _quantity_panel(q, shown)) is not None]
     if not panels:
         return None
+    panels[0].traces += [_legend_entry(f, name) for f, name in zip(shown, name_shown(shown))]
     name_once(panels)
     effects = find_effects(findings)
     clear = f"Largest clear difference: {describe_effect(effects[0])}." if effects else "No difference is clear."
@@ -31,12 +32,30 @@ def draw_differences(findings: Sequence[Finding]) -> Figure | None:
         "differences",
         "Paired differences between losses",
         "Each seed is compared with itself under the reference loss. Rates are in percentage points, NC1 to NC3 are "
-        "ratios. An interval that crosses the line shows no difference that these seeds can tell; intervals are one "
-        "quantity at a time, not corrected for their number.",
+        "ratios. An interval that crosses the line shows no difference that these seeds can tell; what is not clear is "
+        "pale. Intervals are one quantity at a time, not corrected for their number.",
         build(panels, columns=3, row_height=max(60, 26 * len(shown)), min_width=205, gap_y=72, showlegend=True),
         "bce-vs-ce Tables 1, 2",
         result=clear,
     )
+
+
+def name_shown(findings: Sequence[Finding]) -> list[str]:
+    """Names for the legend: of the losses alone, where that tells the variants apart."""
+    losses = [f.variant.label.partition(" · ")[0] for f in findings]
+    return losses if len(set(losses)) == len(losses) else [f.variant.label for f in findings]
+
+
+def _factor(logarithm: float) -> float:
+    return math.exp(min(700.0, max(-700.0, logarithm)))
+
+
+def _legend_entry(finding: Finding, name: str) -> Spec:
+    """An entry in the full colour of a loss, which its differences have only where they are clear."""
+    style = loss_style(finding.variant.loss)
+    marker = {"color": style.colour, "symbol": style.marker, "size": 9}
+    shape = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "marker": marker}
+    return {**shape, "name": escape(name), "legendgroup": escape(finding.variant.label), "showlegend": False}
 
 
 def _quantity_panel(quantity: Quantity, findings: Sequence[Finding]) -> Panel | None:
@@ -46,7 +65,7 @@ def _quantity_panel(quantity: Quantity, findings: Sequence[Finding]) -> Panel | 
         if not d.has_interval:
             continue
         mean, low, high = (
-            (math.exp(v) for v in (d.mean, d.low, d.high))
+            (_factor(v) for v in (d.mean, d.low, d.high))
             if quantity.ratio
             else (100 * v for v in (d.mean, d.low, d.high))
         )
@@ -59,7 +78,6 @@ def _quantity_panel(quantity: Quantity, findings: Sequence[Finding]) -> Panel | 
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": escape(finding.variant.label),
                 "legendgroup": escape(finding.variant.label),
                 "showlegend": False,
                 "x": compact([mean]),
@@ -83,7 +101,9 @@ def _quantity_panel(quantity: Quantity, findings: Sequence[Finding]) -> Panel | 
     neutral = 1 if quantity.ratio else 0
     shape = {"type": "scatter", "mode": "lines", "x": [neutral, neutral], "y": [-len(findings) + 0.4, 0.6]}
     line = {**shape, "line": {"color": INK, "width": 1}, "hoverinfo": "skip", "showlegend": False}
-    x: Spec = {"type": "log", "nticks": 5} if quantity.ratio else {"nticks": 5}
+    ends = [f.effect(quantity) for f in findings if f.effect(quantity).has_interval]
+    reached = [1.0, *(_factor(v) for d in ends for v in (d.low, d.high))] if quantity.ratio else []
+    x: Spec = {**log_axis(reached), "nticks": 4} if quantity.ratio else {"nticks": 5}
     y = {"showticklabels": False, "showgrid": False, "zeroline": False, "range": [-len(findings) + 0.4, 0.6]}
     arrow = {"higher": " ↑", "lower": " ↓"}[quantity.better]
     unit = "ratio" if quantity.ratio else "points"

@@ -63,7 +63,7 @@ def has_features(epochs: EpochSnapshots) -> bool:
 def find_range(epochs: EpochSnapshots) -> float:
     """Half the width of a square around the origin that holds nearly all features of every epoch."""
     sizes = [np.abs(points).max(1) for arrays in epochs.values() for points, _ in find_clouds(arrays)]
-    return 1.06 * max(float(np.quantile(size, 0.99)) for size in sizes) or 1.0
+    return 1.06 * max(min(float(size.max()), 1.5 * float(np.quantile(size, 0.99))) for size in sizes) or 1.0
 
 
 def find_clouds(arrays: Arrays) -> list[tuple[np.ndarray, np.ndarray]]:

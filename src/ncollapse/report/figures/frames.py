@@ -49,7 +49,9 @@ def draw_frames(
     limit = middle([off_diagonal_limit([*now, *best]) for now in every])
     worst = middle([max(float(np.abs(a - b).max()) for a, b in zip(now, best)) for now in every])
     step = int(classes[1] - classes[0])
-    notes = (f"One class in {step} of all {total} is shown.",) if step > 1 else ()
+    notes: tuple[str, ...] = (f"One class in {step} of all {total} is shown.",) if step > 1 else ()
+    if not knows_optimum(ideal, total):
+        notes += ("No optimum is predicted for these runs: the ideal is the simplex of balanced classes.",)
     scales: Spec = {
         "coloraxis": scale_colours(limit, 0.72),
         "coloraxis2": scale_colours(max(worst, 1e-9), 0.14, clipped=len(moving) > 1),
@@ -100,9 +102,14 @@ def find_grams(
     return found, classes, len(weight)
 
 
+def knows_optimum(ideal: tuple[np.ndarray, np.ndarray] | None, total: int) -> bool:
+    """Whether there is a predicted optimum of as many classes."""
+    return ideal is not None and ideal[0].shape[0] == total
+
+
 def ideal_grams(ideal: tuple[np.ndarray, np.ndarray] | None, total: int, classes: np.ndarray) -> list[np.ndarray]:
     """The scaled Gram matrices of the optimum; those of the simplex where the optimum is not known."""
-    if ideal is None or ideal[0].shape[0] != total:
+    if ideal is None or not knows_optimum(ideal, total):
         simplex = np.eye(total) - 1 / total
         ideal = simplex, simplex
     return grams(*(np.asarray(matrix, np.float64)[classes] for matrix in ideal))

@@ -10,7 +10,7 @@ from ncollapse.compare import Variant, name_loss
 from ncollapse.grammar import join
 from ncollapse.report.encoding import compact
 from ncollapse.report.figures.curves import MANY
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike, name_once
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike, name_once, shorten_labels
 from ncollapse.report.snapshots import Snapshots, histogram
 from ncollapse.report.style import DASHES, INK, loss_style
 
@@ -19,6 +19,7 @@ def draw_margins(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | 
     """Sorted cosine margins: the share of samples whose margin is at most the height of the curve."""
     many = len(variants) > MANY
     contexts = list(dict.fromkeys(v.context for v in variants))
+    named = dict(zip((v.label for v in variants), shorten_labels([v.label for v in variants])))
     panels = []
     for split in ("train", "test"):
         traces: list[Spec] = []
@@ -34,7 +35,7 @@ def draw_margins(variants: Sequence[Variant], snapshots: Snapshots) -> Figure | 
                     {
                         "type": "scatter",
                         "mode": "lines",
-                        "name": escape(name_loss(variant.loss) if many else variant.label),
+                        "name": escape(name_loss(variant.loss) if many else named[variant.label]),
                         "legendgroup": escape(variant.loss if many else variant.label),
                         "showlegend": False,
                         "x": compact(share, 4),
@@ -90,11 +91,11 @@ def share_below_zero(edges: np.ndarray, counts: np.ndarray) -> float:
 def describe_margins(variants: Sequence[Variant], snapshots: Snapshots) -> str:
     """The share of test samples that are nearer to another class, variant by variant."""
     said = []
-    for variant in variants:
+    for variant, label in zip(variants, shorten_labels([v.label for v in variants])):
         found = [histogram(snapshots.get(r.path), "test.margin") for r in variant.counted]
         shares = [share_below_zero(*h) for h in found if h is not None]
         if shares:
-            said.append(f"{100 * sum(shares) / len(shares):.1f} % ({variant.label})")
+            said.append(f"{100 * sum(shares) / len(shares):.1f} % ({label})")
     if not said or len(said) > MANY:
         return ""
-    return f"Test samples with a negative margin, that is nearer to another class: {join(said)}."
+    return f"Test samples with a negative margin, which are nearer to another class: {join(said)}."

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from ncollapse.compare import Variant, name_loss, name_optimiser
+from ncollapse.compare.numbers import show
+from ncollapse.compare.seeds import rounding_limit
 from ncollapse.compare.variants import phrase
 from ncollapse.grammar import count
 from ncollapse.report.encoding import compact
 from ncollapse.report.figures.curves import gather
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike, name_once
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, log_axis, merge_alike, name_once
 from ncollapse.report.style import loss_style
 
 METRICS = {
@@ -120,7 +122,7 @@ def describe_range(groups: Sequence[Sequence[Variant]], key: str, title: str, lo
                 ends.append(values[-1])
     if not ends:
         return ""
-    low, high = (f"{v:.2g}" if log else f"{100 * v:.1f} %" for v in (min(ends), max(ends)))
+    low, high = (show(v, 2) if log else f"{100 * v:.1f} %" for v in (min(ends), max(ends)))
     return f"{title} of {count(len(ends), 'run')} ends between {low} and {high}."
 
 
@@ -134,6 +136,7 @@ def share_axes(spec: Spec, log: bool) -> Spec:
     for key, axis in spec["layout"].items():
         if key.startswith("yaxis"):
             axis["range"] = [round(v, 3) for v in limits]
+            axis |= log_axis([low, high]) if log else {}
     return spec
 
 
@@ -147,7 +150,7 @@ def _panel(
             continue
         epochs, heights = found
         with np.errstate(all="ignore"):
-            line = np.nanmean(np.where(heights > 0, heights, np.nan) if log else heights, axis=0)
+            line = np.nanmean(np.where(heights > rounding_limit(key), heights, np.nan) if log else heights, axis=0)
         value = variant.settings.get(swept) if swept in variant.settings else None
         named = value in values
         name = escape(phrase(swept, value) if named else name_loss(variant.loss))
@@ -168,7 +171,7 @@ def _panel(
         )
     if not traces:
         return None
-    y: Spec = {"type": "log", "exponentformat": "power", "nticks": 5} if log else {"tickformat": ".0%", "nticks": 5}
+    y: Spec = {"type": "log"} if log else {"tickformat": ".0%", "nticks": 5}
     return Panel(title, merge_alike(traces), {"rangemode": "tozero", "nticks": 5}, {**y, "tickfont": {"size": 10}})
 
 

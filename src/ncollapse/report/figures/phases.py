@@ -58,7 +58,7 @@ def draw_phases(variants: Sequence[Variant]) -> Figure | None:
     shown: set[str] = set()
     said: dict[str, set[str]] = {}
     for (loss, params, classes, features, bias), marks in list(settings.items())[:6]:
-        low = min(1e-4, *(m for m, _, _ in marks)) if marks else 1e-4
+        low = 10.0 ** min([-4, *(math.ceil(math.log10(m)) - 1 for m, _, _ in marks if m > 0)])
         columns = map_phases(loss, params, classes, features, bias, low)
         if columns is None:
             continue
@@ -209,6 +209,7 @@ def _phase_panel(
             "mode": "markers",
             "name": "settings of these runs",
             "showlegend": first,
+            "cliponaxis": False,
             "legendgroup": "settings",
             "legendrank": 9,
             "x": compact(m for m, _, _ in marks),

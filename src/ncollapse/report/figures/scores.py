@@ -11,7 +11,7 @@ import numpy as np
 
 from ncollapse.compare import Variant, is_number
 from ncollapse.report.encoding import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike, name_once
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike, name_once, shorten_labels
 from ncollapse.report.slider import attach_slider, latest, list_epochs
 from ncollapse.report.snapshots import Epochs, Snapshots, histogram
 from ncollapse.report.style import INK, PAPER, fade, loss_style
@@ -40,14 +40,15 @@ def draw_scores(variants: Sequence[Variant], snapshots: Snapshots, epochs: Epoch
     panel = lay_scores(variants, snapshots, places)
     if not panel.traces:
         return None
+    labels = shorten_labels([text for _, text in ticks])
     panel.x |= {
         "tickvals": [p for p, _ in ticks],
-        "ticktext": [escape(t) for _, t in ticks],
+        "ticktext": [escape(t) for t in labels],
         "ticks": "",
         "zeroline": False,
         "range": [-0.9, max(places.values()) + 0.9],
     }
-    room = place_labels(panel, [text for _, text in ticks])
+    room = place_labels(panel, labels)
     positions, last = slide_scores(variants, places, epochs or {})
     if positions:
         panel.y["range"] = span_values([panel, *(p for _, (p,) in positions)])
@@ -136,8 +137,8 @@ def describe_separation(records: Sequence[RunRecord]) -> str:
         return f"The mean bias {place}{'' if full else ' between the mean negative and the mean positive score'}."
     runs = f"{len(known)} runs"
     return (
-        f"In {between} of {runs} the mean bias lies between the mean negative and the mean positive score; in {full} "
-        "it separates every training score."
+        f"In {between} of {runs} the mean bias lies between the mean negative and the mean positive score; in "
+        f"{full or 'none'} it separates every training score."
     )
 
 
