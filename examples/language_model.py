@@ -86,6 +86,10 @@ def print_by_frequency(measured: nc.Measurement) -> None:
         print(f"{name:<18} {len(group):>7} {share_of_text:>12.1%} {right:>9.1%} {sizes}")
 
 
+def print_step(step: int, measured: nc.Measurement) -> None:
+    print(f"step {step:5d}  NC1 {measured.nc1:.4f}  accuracy {measured.accuracy:.4f}")
+
+
 def main(fast: bool, out: str) -> None:
     torch.manual_seed(0)
     setting = FAST if fast else Setting()
@@ -98,6 +102,7 @@ def main(fast: bool, out: str) -> None:
     measured = DataLoader(TensorDataset(*data[: setting.measured]), batch_size=64)
     step = 0
     with nc.monitor(model, measured, min_count=2, layers="layers.layers.*") as watch:
+        print_step(0, watch.step())  # before training
         while step < setting.steps:
             for ids, following in loader:
                 loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), following.flatten())
@@ -107,8 +112,7 @@ def main(fast: bool, out: str) -> None:
                 schedule.step()
                 step += 1
                 if step % (setting.steps // 3) == 0:
-                    seen = watch.step()
-                    print(f"step {step:5d}  loss {loss.item():.3f}  NC1 {seen.nc1:.4f}  accuracy {seen.accuracy:.4f}")
+                    print_step(step, watch.step())
                 if step == setting.steps:
                     break
     print_by_frequency(watch.last)

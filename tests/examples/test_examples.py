@@ -61,8 +61,9 @@ def test_huggingface_trainer(capsys, monkeypatch, tmp_path):
 def test_language_model(capsys, monkeypatch, tmp_path):
     out = run("language_model", capsys, monkeypatch, "--fast", "--out", tmp_path / "nc.html")
     curve, accuracy = read_column(out, "NC1"), read_column(out, "accuracy")
-    assert curve[-1] < curve[0]
-    assert accuracy[2] > 0.75  # a token is followed by its successor in 85 % of the text
+    assert curve[-1] < 0.8 * curve[0]
+    assert accuracy[0] < 0.1
+    assert accuracy[-1] > 0.75  # a token is followed by its successor in 85 % of the text
     rows = [line.split() for line in out.splitlines() if "%" in line]
     numbers, shares = ([float(row[place].rstrip("%")) for row in rows] for place in (-5, -4))
     assert 190 <= sum(numbers) <= 200  # of 200 tokens, those that occur at least twice

@@ -105,11 +105,15 @@ def follow(name, batches, dtype, fused, monkeypatch):
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "densenet121-small"] if ON_GPU else ["wide-resnet18-0.25"])
 def test_fused_steps_follow_float64_as_closely_as_plain_ones(name, monkeypatch):
-    """Batch-normalised networks magnify what is rounded from step to step, so that the plain network is the measure."""
+    """Batch-normalised networks magnify what is rounded from step to step, so that the plain network is the measure.
+
+    Without a GPU the operators have float64 too, in which nothing is left to magnify.
+    """
     torch.manual_seed(1)
     count, images, size = (20, 64, 32) if ON_GPU else (6, 8, 16)
+    precision, rounding = (torch.float32, 1e-5) if ON_GPU else (torch.float64, 1e-12)
     batches = [(torch.randn(images, 3, size, size), torch.randint(10, (images,))) for _ in range(count)]
     exact = follow(name, batches, torch.float64, False, monkeypatch)
-    plain, fused = ((follow(name, batches, torch.float32, f, monkeypatch) - exact).abs() / exact for f in (False, True))
-    assert fused[0] < 1e-5
-    assert bool((fused <= 10 * plain.cummax(0).values + 1e-5).all())
+    plain, fused = ((follow(name, batches, precision, f, monkeypatch) - exact).abs() / exact for f in (False, True))
+    assert fused[0] < rounding
+    assert bool((fused <= 10 * plain.cummax(0).values + rounding).all())
