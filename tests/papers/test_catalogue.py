@@ -29,7 +29,8 @@ IDS = {
     "imbalanced-relu": [f"figure-{n}" for n in range(1, 4)],
     "mse-landscape": [f"figure-{n}" for n in range(2, 9)],
 }
-EXTRA = {"bce-vs-ce/k-greater-than-d", "bce-vs-ce/vit", "mse-landscape/random-labels", "ncollapse/bias-init"}
+EXTRA = {"bce-vs-ce/k-greater-than-d", "bce-vs-ce/vit", "mse-landscape/random-labels"}
+OURS = {f"ncollapse/{name}" for name in ("bias-init", "k-greater-than-d", "four-losses")}
 COUNTS = {
     "bce-vs-ce/table-1": 48,
     "bce-vs-ce/table-3": 6,
@@ -53,12 +54,14 @@ COUNTS = {
     "mse-landscape/figure-5": 4,
     "mse-landscape/figure-6": 8,
     "ncollapse/bias-init": 4,
+    "ncollapse/k-greater-than-d": 6,
+    "ncollapse/four-losses": 4,
 }
 
 
 def test_every_table_and_figure_is_there():
     wanted = {f"{paper}/{item}" for paper, items in IDS.items() for item in items}
-    assert set(CATALOGUE) == wanted | EXTRA
+    assert set(CATALOGUE) == wanted | EXTRA | OURS
     for paper, items in IDS.items():
         assert set(publications.load(paper)) == set(items)
 

@@ -43,6 +43,8 @@ def train(kind, network, loss, spec, decays):
         ("mse", OptimSpec("adamw", 0.01, weight_decay=0.1), DecaySpec(), {}),
         ("ce", OptimSpec("sgd", 0.1, clip_norm=0.1), DecaySpec(weight=1e-2), {"bias": False}),
         ("bce", OptimSpec("sgd", 0.1, weight_decay=5e-4, momentum=0.0), DecaySpec(feature=1e-2), {"feature_dim": 12}),
+        ("bce", OptimSpec("adamw", 0.01), DECAYS, {"feature_dim_linear": 5}),
+        ("ls", OptimSpec("sgd", 0.1, clip_norm=0.1), DecaySpec(), {"feature_dim_linear": 12, "bias": False}),
     ],
 )
 def test_weights_and_losses_are_those_of_autograd(loss, spec, decays, options):
@@ -62,8 +64,7 @@ def test_other_objectives_are_left_to_autograd():
     assert not is_perceptron(Objective(network, ce, DECAYS, world=2))
     assert not is_perceptron(Objective(network, ce, DECAYS, weight_decay=0.1))
     assert not is_perceptron(torch.nn.Sequential(Objective(network, ce, DECAYS)))
-    for options in ({"head": "etf"}, {"feature_dim_linear": 16}):
-        assert not is_perceptron(Objective(make_network(**options), ce, DECAYS))
+    assert not is_perceptron(Objective(make_network(head="etf"), ce, DECAYS))
     assert not is_perceptron(Objective(make_network("resnet18"), ce, DECAYS))
     compiled = Objective(network, ce, DECAYS)
     compiled.features = lambda x: network.features(x)
@@ -71,3 +72,6 @@ def test_other_objectives_are_left_to_autograd():
     frozen = make_network()
     frozen.trunk[1].weight.requires_grad_(False)
     assert not is_perceptron(Objective(frozen, ce, DECAYS))
+    projected = make_network(feature_dim_linear=16)
+    projected.projection.weight.requires_grad_(False)
+    assert not is_perceptron(Objective(projected, ce, DECAYS))

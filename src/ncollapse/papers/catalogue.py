@@ -7,7 +7,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncollapse.papers import all_losses, bce_vs_ce, bce_vs_ce_early, bias_init, imbalanced_relu, mse_landscape
+from ncollapse.papers import (
+    all_losses,
+    bce_vs_ce,
+    bce_vs_ce_early,
+    bias_init,
+    imbalanced_relu,
+    mse_landscape,
+    small_networks,
+)
 from ncollapse.papers.cost import estimate_minutes
 from ncollapse.papers.coverage import measure_coverage
 from ncollapse.papers.experiment import Experiment, Point, expand
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
 
 CATALOGUE: dict[str, Experiment] = {
     experiment.id: experiment
-    for module in (bce_vs_ce, bce_vs_ce_early, all_losses, imbalanced_relu, mse_landscape, bias_init)
+    for module in (bce_vs_ce, bce_vs_ce_early, all_losses, imbalanced_relu, mse_landscape, bias_init, small_networks)
     for experiment in module.EXPERIMENTS
 }
 """All experiments by id, papers in their order."""

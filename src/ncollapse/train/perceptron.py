@@ -18,7 +18,7 @@ from ncollapse.train.step import EagerStep, Tally
 
 
 def is_perceptron(objective: nn.Module) -> bool:
-    """Whether an objective is that of layers of Linear and ReLU and a linear head, all of them trained on a CPU."""
+    """Whether an objective is that of layers of Linear and ReLU, perhaps a projection, and a linear head on a CPU."""
     if not isinstance(objective, Objective) or objective.features != objective.model.features:
         return False
     model = objective.model
@@ -26,7 +26,7 @@ def is_perceptron(objective: nn.Module) -> bool:
         return False
     kinds = [type(layer) for layer in model.trunk]
     pairs = len(kinds) // 2
-    if kinds != [nn.Flatten, *[nn.Linear, nn.ReLU] * pairs] or model.projection is not None:
+    if kinds != [nn.Flatten, *[nn.Linear, nn.ReLU] * pairs]:
         return False
     trained = all(p.requires_grad and p.device.type == "cpu" for p in model.parameters())
     whole = objective.world == 1 and not objective.weight_decay
@@ -41,7 +41,8 @@ class PerceptronStep(EagerStep):
         assert isinstance(objective, Objective)
         layers = [layer for layer in objective.model.trunk.children() if isinstance(layer, nn.Linear)]
         self.layers = [(Detached(layer.weight), Detached(layer.bias)) for layer in layers]
-        head = objective.model.head
+        head, projection = objective.model.head, objective.model.projection
+        self.projection = None if projection is None else Detached(projection.weight)
         self.head = Detached(head.weight), None if head.bias is None else Detached(head.bias)
         self.loss, self.decays = objective.loss, objective.decays
 
@@ -51,19 +52,26 @@ class PerceptronStep(EagerStep):
         outputs = [x.flatten(1)]
         for weight, bias in self.layers:
             outputs.append(torch.addmm(bias.values, outputs[-1], weight.values.t()).relu_())
-        features, (weight, threshold) = outputs[-1], self.head
+        features, (weight, threshold) = self.project(outputs[-1]), self.head
         logits = F.linear(features, weight.values, None if threshold is None else -threshold.values)
         loss, slope = self.loss.value_and_gradient(logits, y)
         weight.parameter.grad = _add_decay(slope.t() @ features, weight.values, self.decays.weight)
         if threshold is not None:
             threshold.parameter.grad = _add_decay(-slope.sum(0), threshold.values, self.decays.bias)
         slope = _add_decay(slope @ weight.values, features, self.decays.feature)
+        if self.projection is not None:
+            self.projection.parameter.grad = slope.t() @ outputs[-1]
+            slope = slope @ self.projection.values
         for i, (weight, bias) in reversed(list(enumerate(self.layers))):
             slope = torch.ops.aten.threshold_backward.default(slope, outputs[i + 1], 0)  # of the ReLU
             weight.parameter.grad, bias.parameter.grad = slope.t() @ outputs[i], slope.sum(0)
             if i:
                 slope = slope @ weight.values
         return loss
+
+    def project(self, x: Tensor) -> Tensor:
+        """The features: the outputs of the last layer, projected where the network does so."""
+        return x if self.projection is None else F.linear(x, self.projection.values)
 
 
 class Detached:

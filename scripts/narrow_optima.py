@@ -1,0 +1,62 @@
+"""Where networks with fewer feature dimensions than classes end, beside the optimum that a minimiser finds.
+
+The runs are those of `ncollapse reproduce ncollapse/k-greater-than-d` among the records. The optimum is the lowest
+minimum of several starts; the problem is not convex there, so it is no proven one. The objective of a run is that of
+its last layer, in full, at the end: what its certificate counts from.
+
+Writes results/theory/narrow-optima.json; takes about a minute on one core.
+
+    python scripts/narrow_optima.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import ncollapse as nc
+from ncollapse.papers.catalogue import get_experiment
+from ncollapse.papers.matching import match
+from ncollapse.runs.record import RunRecord, read_runs
+from ncollapse.theory import Problem
+from ncollapse.train.theory import count_samples
+
+ROOT = Path(__file__).parents[1]
+FIELDS = {
+    "objective": "certificate.objective",
+    "positive_score": "train.positive_score.mean",
+    "negative_score": "train.negative_score.mean",
+    "bias": "train.bias.mean",
+    "weight_energy": "train.weight_energy",
+}
+
+
+def compare(problem: Problem, records: tuple[RunRecord, ...]) -> dict[str, Any]:
+    """The optimum of a problem, and the end of each run."""
+    optimum = nc.predict(problem, method="numerical")
+    return {
+        "optimum": {name: getattr(optimum, name) for name in FIELDS},
+        "lower_bound": optimum.lower_bound,
+        "runs": {run.run_id: {name: run.final(place) for name, place in FIELDS.items()} for run in records},
+    }
+
+
+def main(target: Path) -> None:
+    """Compare every configuration of the experiment that has runs."""
+    experiment = get_experiment("ncollapse/k-greater-than-d")
+    rows = []
+    for found in match(experiment.grid(), read_runs(ROOT / "results" / "runs")):
+        recipe = found.point.recipe
+        problem = recipe.problem(num_classes=10, samples=count_samples(recipe.data))
+        if found.records and problem is not None:
+            rows.append({name: found.point.keys[name] for name in ("loss", "dim")} | compare(problem, found.records))
+            print(json.dumps(rows[-1], indent=1))
+    target.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "theory" / "narrow-optima.json")
+    main(parser.parse_args().out)

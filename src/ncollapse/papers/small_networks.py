@@ -1,0 +1,112 @@
+"""Experiments of our own that need no GPU: what the papers say, on perceptrons that are trained to the end."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ncollapse.grammar import count
+from ncollapse.papers.all_losses_claims import ALIKE, LOSSES, METRICS, THRESHOLDS, fits, losses_agree
+from ncollapse.papers.bce_vs_ce import ACCURACIES, COLLAPSE, SCORES, train_point
+from ncollapse.papers.claims import Claim, Runs, approach_zero, by_key, faster_under_bce, higher_under_bce
+from ncollapse.papers.experiment import Experiment, Point, product
+from ncollapse.runs.record import RunRecord
+
+NARROW = (2, 3, 5)
+NEAR = 0.02
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "ce": {},
+    "focal": {"loss__gamma": 3.0},
+    "ls": {"loss__alpha": 0.1},
+    "mse": {"loss__kappa": 1.0, "loss__beta": 15.0, "loss__class_reduction": "mean"},
+}
+"""Those of the recipe of all-losses."""
+
+
+def perceptron_point(keys: dict[str, Any], **changes: Any) -> Point:
+    """A perceptron on MNIST, its images as they are, by setting 2 of bce-vs-ce (AdamW, decays of W, features and b)."""
+    images = {"data__image_size": None, "data__channels": None, "precision": "fp32"}
+    return train_point({"data": "mnist", "model": "mlp-128", "optimizer": "adamw", **keys}, **images, **changes)
+
+
+def four_losses() -> list[Point]:
+    """CE, focal loss, label smoothing and the rescaled MSE."""
+    points = []
+    for loss, changes in PARAMETERS.items():
+        point = perceptron_point({"loss": "ce"}, loss__name=loss, **changes)
+        points.append(Point({**point.keys, "loss": loss}, point.recipe))
+    return points
+
+
+def more_classes_than_dimensions() -> list[Point]:
+    """CE and BCE, the features projected to fewer dimensions than classes."""
+    axes = product(loss=("ce", "bce"), dim=NARROW)
+    return [perceptron_point(keys, model__feature_dim_linear=keys["dim"]) for keys in axes]
+
+
+def losses_end_alike(runs: Runs) -> list[Claim]:
+    """What all-losses says of each loss (it fits, collapses, tests as the others do), and where each of them ends."""
+    return [
+        fits(runs),
+        *by_key(runs, "loss", LOSSES, lambda some: approach_zero(some, METRICS)),
+        *by_key(runs, "loss", LOSSES, ends_at_the_optimum),
+        losses_agree(runs, ALIKE, {}, "at the end", threshold=THRESHOLDS["alike"]),
+    ]
+
+
+def ends_at_the_optimum(runs: Runs) -> Claim:
+    """The mean scores and |W|^2 of every run end within 2 % of its predicted optimum."""
+    errors = [error for _, record in runs for error in measure_errors(record)]
+    text = f"the mean scores and |W|^2 end within {100 * NEAR:g} % of the predicted optimum"
+    threshold = "ours; of a score as a share of the distance of the two"
+    if not errors:
+        return Claim(text, None, "", threshold)
+    return Claim(
+        text, max(errors) <= NEAR, f"at most {100 * max(errors):.2f} % over {count(len(runs), 'run')}", threshold
+    )
+
+
+def measure_errors(record: RunRecord) -> list[float]:
+    """How far scores and |W|^2 are from the prediction in the record, relative; empty without one."""
+    names = ("positive_score.mean", "negative_score.mean", "weight_energy")
+    ours = [record.final(f"train.{name}") for name in names]
+    best = [record.final(f"prediction.{name.removesuffix('.mean')}") for name in names]
+    if not all(map(math.isfinite, (*ours, *best))):
+        return []
+    gap = best[0] - best[1]
+    return [abs(x - y) / scale for x, y, scale in zip(ours, best, (gap, gap, best[2]))]
+
+
+def narrow_collapse(runs: Runs) -> list[Claim]:
+    """What bce-vs-ce speculates of K > d (Sec. 5): BCE collapses as CE does, is the faster, and keeps its advantage."""
+    return [
+        *by_key(runs, "loss", ("ce", "bce"), lambda some: approach_zero(some, ("train.nc1",))),
+        faster_under_bce(runs, ("train.nc1",), mostly=True),
+        higher_under_bce(runs, "test.uniform_accuracy", "uniform accuracy"),
+    ]
+
+
+EXPERIMENTS = (
+    Experiment(
+        "ncollapse/k-greater-than-d",
+        "does BCE collapse as CE does, and sooner, with more classes than dimensions?",
+        more_classes_than_dimensions,
+        asks=True,
+        curves=COLLAPSE,
+        finals=(*SCORES, *ACCURACIES),
+        claims=narrow_collapse,
+        caption="A perceptron on MNIST as in setting 2 of bce-vs-ce (AdamW, batch size 128, decays 5e-4), its features"
+        " projected to 2, 3 and 5 dimensions.",
+    ),
+    Experiment(
+        "ncollapse/four-losses",
+        "do four losses end where theory says, and test alike?",
+        four_losses,
+        asks=True,
+        curves=(*METRICS, *ACCURACIES),
+        finals=(*SCORES, *ACCURACIES),
+        claims=losses_end_alike,
+        caption="A perceptron on MNIST as in setting 2 of bce-vs-ce (AdamW, batch size 128, decays 5e-4), under the"
+        " losses of all-losses with its parameters.",
+    ),
+)

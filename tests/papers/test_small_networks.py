@@ -1,0 +1,81 @@
+"""What our own experiments on perceptrons ask, checked on runs made by hand, and their grids."""
+
+from dataclasses import replace
+
+import pytest
+
+from ncollapse.papers.all_losses_claims import LOSSES
+from ncollapse.papers.catalogue import get_experiment
+from ncollapse.papers.small_networks import PARAMETERS, ends_at_the_optimum, losses_end_alike, narrow_collapse
+from ncollapse.train import recipes
+from reference.paper_runs import curve, run
+
+OPTIMUM = {"positive_score": 5.0, "negative_score": -1.0, "weight_energy": 200.0}
+
+
+def perceptron(loss, *, by=1.0, accuracy=0.98, fall=0.001):
+    """A run that ends `by` times its optimum, and whose metrics fall to a share of their first value."""
+    scores = {f"train__{name}": by * value for name, value in OPTIMUM.items()}
+    record = run(history=curve(1.0, 0.5, fall), train__accuracy=1.0, test__accuracy=accuracy, **scores)
+    for row in record.history:
+        row["train"] |= {"nc3_centred": row["train"]["nc3"], "accuracy": 1.0}
+    return {"loss": loss}, replace(record, summary={**record.summary, "prediction": OPTIMUM})
+
+
+def test_losses_that_end_alike():
+    claims = losses_end_alike([perceptron(loss, by=1.005) for loss in LOSSES])
+    assert [claim.holds for claim in claims] == [True] * 10
+    assert claims[0].text == "training accuracy reaches 100 % under every loss"
+    assert claims[5].text == "under CE the mean scores and |W|^2 end within 2 % of the predicted optimum"
+
+
+def test_losses_that_do_not():
+    runs = [perceptron(loss) for loss in LOSSES[:3]] + [perceptron("mse", by=0.97, accuracy=0.96, fall=0.2)]
+    holds = [claim.holds for claim in losses_end_alike(runs)]
+    assert holds == [True, True, True, True, False, True, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "holds"),
+    [
+        ({"train__positive_score": 5.11}, True),  # 0.11 of a distance of 6 between the scores
+        ({"train__positive_score": 5.13}, False),
+        ({"train__negative_score": -1.13}, False),
+        ({"train__weight_energy": 204.1}, False),
+        ({"train__weight_energy": 196.1}, True),
+        ({"train__weight_energy": float("nan")}, None),
+    ],
+)
+def test_ends_are_measured_in_the_scale_of_the_scores(changes, holds):
+    values = {f"train__{name}": value for name, value in OPTIMUM.items()} | changes
+    record = run(**values)
+    record = replace(record, summary={**record.summary, "prediction": OPTIMUM})
+    assert ends_at_the_optimum([({"loss": "ce"}, record)]).holds is holds
+
+
+def narrow(loss, *, faster=1.0, uniform=0.9, fall=0.001):
+    record = run(history=curve(faster, 0.5, *[fall] * 8), test__uniform_accuracy=uniform)
+    return {"loss": loss, "dim": 3}, record
+
+
+def test_bce_in_few_dimensions():
+    ce = narrow("ce")
+    assert [claim.holds for claim in narrow_collapse([ce, narrow("bce", faster=0.5, uniform=0.95)])] == [True] * 4
+    slower = narrow("bce", faster=2.0, uniform=0.8, fall=0.3)
+    assert [claim.holds for claim in narrow_collapse([ce, slower])] == [True, False, False, False]
+
+
+def test_the_four_losses_have_the_parameters_of_the_paper_s_recipe():
+    points = get_experiment("ncollapse/four-losses").grid()
+    assert [point.keys["loss"] for point in points] == list(LOSSES) == list(PARAMETERS)
+    for point in points:
+        assert point.recipe.loss == recipes.get("all-losses", loss=point.keys["loss"]).loss
+        assert point.recipe.decays == points[0].recipe.decays
+        assert point.recipe.problem(num_classes=10, samples=60_000) is not None, "theory knows where it ends"
+
+
+def test_features_of_the_narrow_networks_are_free_and_have_too_few_dimensions():
+    for point in get_experiment("ncollapse/k-greater-than-d").grid():
+        problem = point.recipe.problem(num_classes=10, samples=60_000)
+        assert (problem.dim, problem.features) == (point.keys["dim"], "free")
+        assert problem.dim < problem.num_classes - 1
