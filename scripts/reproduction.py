@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from ncollapse.compare import group_runs
 from ncollapse.compare.variants import LOSSES
 from ncollapse.grammar import count, join
 from ncollapse.papers import markdown, publications
@@ -25,6 +26,7 @@ from ncollapse.papers.matching import Match, epochs_of, group_by_point, is_trial
 from ncollapse.papers.one_epoch import count_at_one_epoch
 from ncollapse.papers.outcome import Outcome, evaluate, list_claims, list_judged
 from ncollapse.report.export import render
+from ncollapse.report.figures.class_norms import draw_class_norms
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
 from ncollapse.report.panels import Figure
 from ncollapse.runs.identity import point_key
@@ -375,6 +377,7 @@ def draw_all(outcome: Outcome) -> list[tuple[str, Figure]]:
         f"{stem}.svg": draw_axes(lines),
         f"{stem}-means.svg": draw_means(experiment, records),
         f"{stem}-losses.svg": draw_lines(lines) if tests else None,
+        f"{stem}-sizes.svg": draw_class_norms(group_runs(records)) if experiment.asks else None,
     }
     return [(name, figure) for name, figure in found.items() if figure is not None]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def count(number: int, thing: str) -> str:
-    """A number of things, in good grammar.
+def count(number: int, thing: str, things: str = "") -> str:
+    """A number of things, in good grammar; `things` is the plural that needs more than an s.
 
-    >>> count(1, "run"), count(2, "run")
-    ('1 run', '2 runs')
+    >>> count(1, "run"), count(2, "run"), count(2, "class", "classes")
+    ('1 run', '2 runs', '2 classes')
     """
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+    return f"{number} {thing if number == 1 else things or f'{thing}s'}"
 
 
 def join(words: Sequence[object]) -> str:

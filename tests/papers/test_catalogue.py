@@ -30,7 +30,9 @@ IDS = {
     "mse-landscape": [f"figure-{n}" for n in range(2, 9)],
 }
 EXTRA = {"bce-vs-ce/k-greater-than-d", "bce-vs-ce/vit", "mse-landscape/random-labels"}
-OURS = {f"ncollapse/{name}" for name in ("bias-init", "k-greater-than-d", "four-losses")}
+OURS = {
+    f"ncollapse/{name}" for name in ("bias-init", "k-greater-than-d", "four-losses", "class-sizes", "minority-collapse")
+}
 COUNTS = {
     "bce-vs-ce/table-1": 48,
     "bce-vs-ce/table-3": 6,
@@ -56,6 +58,8 @@ COUNTS = {
     "ncollapse/bias-init": 4,
     "ncollapse/k-greater-than-d": 6,
     "ncollapse/four-losses": 4,
+    "ncollapse/class-sizes": 3,
+    "ncollapse/minority-collapse": 9,
 }
 
 

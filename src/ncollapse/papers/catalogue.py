@@ -12,6 +12,7 @@ from ncollapse.papers import (
     bce_vs_ce,
     bce_vs_ce_early,
     bias_init,
+    class_sizes,
     imbalanced_relu,
     mse_landscape,
     small_networks,
@@ -25,10 +26,10 @@ from ncollapse.runs.record import RunRecord
 if TYPE_CHECKING:
     from ncollapse.train import Recipe
 
+PAPERS = (bce_vs_ce, bce_vs_ce_early, all_losses, imbalanced_relu, mse_landscape)
+OURS = (bias_init, small_networks, class_sizes)
 CATALOGUE: dict[str, Experiment] = {
-    experiment.id: experiment
-    for module in (bce_vs_ce, bce_vs_ce_early, all_losses, imbalanced_relu, mse_landscape, bias_init, small_networks)
-    for experiment in module.EXPERIMENTS
+    experiment.id: experiment for module in (*PAPERS, *OURS) for experiment in module.EXPERIMENTS
 }
 """All experiments by id, papers in their order."""
 

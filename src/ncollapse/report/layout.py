@@ -28,6 +28,7 @@ from ncollapse.report.figures import (
     phases,
     scores,
 )
+from ncollapse.report.figures.class_norms import draw_class_norms
 from ncollapse.report.guarantees import tabulate_guarantees
 from ncollapse.report.html import write_page
 from ncollapse.report.long_tail import draw_rare, tabulate_groups, tabulate_rare
@@ -148,7 +149,10 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
                 *attempt.all("rare classes", tabulate_rare, by_class),
                 attempt.one("classes", tabulate_classes, chosen, snapshots),
             ],
-            [attempt.one("rare classes", draw_rare, by_class)],
+            [
+                attempt.one("rare classes", draw_rare, by_class),
+                attempt.one("class norms", draw_class_norms, variants),
+            ],
             first,
         ),
         make_section("provenance", "Runs", [tabulate_runs(variants, others, anchors)], []),

@@ -12,6 +12,7 @@ from ncollapse.papers.outcome import Outcome
 from ncollapse.report.attempts import Attempts
 from ncollapse.report.content import Report, make_section
 from ncollapse.report.figures import curves, feature_epochs, features, grids, margins, multiples
+from ncollapse.report.figures.class_norms import draw_class_norms
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_gains, draw_lines, draw_means
 from ncollapse.report.figures.gradients import draw_losses
 from ncollapse.report.html import write_page
@@ -101,6 +102,7 @@ def draw_own_figures(attempt: Attempts, outcome: Outcome, variants: Sequence[Var
     found.append(attempt.one("gains", draw_gains, lines))
     found.append(attempt.one("class means", draw_means, experiment, records))
     found += attempt.all("grids", grids.draw_grids, variants)
+    found.append(attempt.one("class norms", draw_class_norms, variants))
     if is_figure(experiment):
         chosen = choose_representatives(variants)
         snapshots = load_snapshots(variants, chosen)

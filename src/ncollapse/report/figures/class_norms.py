@@ -1,0 +1,83 @@
+"""Norms of class means and of W's rows by the size of the class, measured beside predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ncollapse.compare import Variant
+from ncollapse.compare.class_norms import MEANS, ROWS, Array, read_norms, read_rarity
+from ncollapse.report.encoding import compact
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once, shorten_labels
+from ncollapse.report.style import CLASS_COLOURS, INK, loss_style
+from ncollapse.runs.record import RunRecord
+from ncollapse.train.theory import BALANCED_UP_TO
+
+TITLES = (("norm of the class mean", MEANS), ("norm of the row of W", ROWS))
+AXIS = "samples of the largest class / samples of this class"
+DASH = {"color": INK, "symbol": "line-ew-open", "size": 14, "line": {"width": 2}}
+SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
+FEW = len(SYMBOLS)
+"""Variants up to which each has a symbol, a colour and a legend entry of its own."""
+
+
+def draw_class_norms(variants: Sequence[Variant]) -> Figure | None:
+    """A mark for every class of every run, by how much rarer than the largest class it is.
+
+    None where no class is rarer than another, or nothing is predicted.
+    """
+    found = [(v, points) for v in variants for record in v.finished if (points := find_points(record)) is not None]
+    labels = list(dict.fromkeys(v.label for v, _ in found))
+    if not found:
+        return None
+    own = 1 < len(labels) <= FEW
+    names = dict(zip(labels, shorten_labels(labels)))
+    panels = []
+    for number, (title, _) in enumerate(TITLES):
+        measured: list[Spec] = []
+        predicted: dict[str, Spec] = {}
+        for variant, (rarity, norms) in found:
+            place = labels.index(variant.label) if own else 0
+            colour = CLASS_COLOURS[place] if own else loss_style(variant.loss).colour
+            name = f"{names[variant.label]}, measured" if own else "measured"
+            ours, best = norms[number]
+            measured.append(mark(rarity, ours, name, {"color": colour, "symbol": SYMBOLS[place], "size": 7}))
+            dash = mark(rarity, best, "predicted", DASH)
+            predicted.setdefault(f"{dash['x']} {dash['y']}", dash)
+        axis = {"type": "log", "title": {"text": AXIS, "standoff": 4}}
+        panels.append(Panel(title, [*measured, *predicted.values()], axis, {"rangemode": "tozero"}))
+    name_once(panels)
+    return Figure(
+        "class-norms",
+        "Sizes of the classes",
+        "A mark for every class of every run; rarer classes are to the right. Filled: measured; dash: predicted. The "
+        "optimum gives up a class whose predicted norm is 0.",
+        build(panels, columns=2, row_height=280, min_width=300, bottom=60, showlegend=True),
+        "imbalanced-relu Theorem 1",
+    )
+
+
+def mark(rarity: Array, norms: Array, name: str, marker: Spec) -> Spec:
+    """The classes of one run."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": escape(name),
+        "legendgroup": escape(name),
+        "showlegend": False,
+        "x": compact(rarity),
+        "y": compact(norms),
+        "marker": marker,
+        "hovertemplate": "1 in %{x:.4g}: %{y:.4g}<extra>%{fullData.name}</extra>",
+    }
+
+
+def find_points(record: RunRecord) -> tuple[Array, list[tuple[Array, Array]]] | None:
+    """How rare each class is, and measured and predicted norms, a pair for each panel.
+
+    None where classes hardly differ in size, or one of the norms is not known.
+    """
+    rarity = read_rarity(record)
+    norms = [pair for _, kind in TITLES if (pair := read_norms(record, kind)) is not None]
+    if rarity is None or rarity.max() <= BALANCED_UP_TO or len(norms) < len(TITLES):
+        return None
+    return rarity, norms
