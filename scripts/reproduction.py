@@ -328,8 +328,8 @@ def summarise_spreads(outcomes: Iterable[Outcome]) -> str:
     if not whole and not short:
         return ""
     return (
-        f"Our ± is within 10 % of the printed one, or one unit of its last digit, in {sum(whole)} of {len(whole)} where our"
-        f" runs are as long as the paper's, and in {sum(short)} of {len(short)} where they are shorter."
+        f"Our ± is within 10 % of the printed one, or one unit of its last digit, in {sum(whole)} of {len(whole)}"
+        f" where our runs are as long as the paper's, and in {sum(short)} of {len(short)} where they are shorter."
     )
 
 
@@ -354,7 +354,8 @@ def summarise_passed_over(outcomes: Iterable[Outcome], records: Sequence[RunReco
     return (
         "Runs of the tables that are not judged, because there are other runs of the same settings that are longer,"
         f" follow the schedule of the authors' code or have the recipe's own precision: {len(runs)}. Judged by each of"
-        f" them alone, numbers that are reproduced would be missed {len(missed)} times, {sum(missed.values())} of them by shorter runs."
+        f" them alone, numbers that are reproduced would be missed {len(missed)} times, {sum(missed.values())} of them"
+        " by shorter runs."
     )
 
 
@@ -371,8 +372,8 @@ def summarise_lags(matches: Iterable[Match]) -> str:
         return ""
     return (
         f"{early} of the {len(judged)} runs that are judged lower their learning rate one epoch earlier than the"
-        " authors' code does (recipes.md). Converged quantities are unaffected; those still changing at the end shift slightly"
-        " (theory.md, Sec. 7)."
+        " authors' code does (recipes.md). Converged quantities are unaffected; those still changing at the end shift"
+        " slightly (theory.md, Sec. 7)."
     )
 
 
