@@ -142,3 +142,29 @@ def test_a_point_next_to_the_bound_is_stationary():
     for features in (v, nudged):
         point = wide.join(solution.weight.numpy() / t, features, solution.bias.numpy())
         assert wide.slope(point) < 1e-6
+
+
+@pytest.mark.parametrize(("dim", "threads"), [(2, {1}), (None, {3})])
+def test_small_problems_are_solved_in_one_thread(dim, threads, monkeypatch):
+    """Several threads that wait for each other took twenty times the processor time on a busy machine."""
+    import scipy.optimize  # noqa: F401  # loads a BLAS of its own
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    if not any(pool["user_api"] == "blas" for pool in threadpool_info()):
+        pytest.skip("no BLAS whose threads can be counted")
+    seen = set()
+    evaluate = ScaledObjective.evaluate
+
+    def watch(model, point):
+        seen.update(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+        return evaluate(model, point)
+
+    monkeypatch.setattr(ScaledObjective, "evaluate", watch)
+    if dim is None:
+        monkeypatch.setattr("ncollapse.theory.solver.SMALL", 0)
+    problem = nc.Problem("bce", 4, per_class=1, weight_decay=0.05, feature_decay=0.05, bias_decay=0.05, dim=dim)
+    with threadpool_limits(3):
+        nc.solve(problem, restarts=1, max_iterations=5)
+        after = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+    assert seen == threads
+    assert after == {3}

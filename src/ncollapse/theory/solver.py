@@ -6,6 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,6 +28,7 @@ CLOSED = 1e-9  # a certified gap, relative to an objective in [0.1, 1], at which
 TIGHT = 3e-8  # a certified gap, relative to an objective in [0.1, 1], at which no further start is tried
 LEAST, MOST, AGREE = 16, 128, 4  # starts where the search is not global, and how many must reach the best value
 ROUNDS = 30  # atoms added at most
+SMALL = 10**6  # K times groups times dimensions up to which one thread is faster than several
 FAR = 45.0  # a logit this far below the others costs e^-45
 
 
@@ -102,14 +104,25 @@ def solve(
         )
         return _restore_empty(problem, inner)
     search = _Search(problem, seed, max_iterations, progress)
-    search.deadline = math.inf if time_limit is None or restarts else time.process_time() + time_limit
-    if problem.dim is None or problem.dim >= problem.num_classes:
-        search.descend_globally(restarts)
-        if problem.features == "relu":
-            search.simplify()
-    if problem.dim is not None:
-        search.try_starts(restarts)
-    return search.result()
+    with _one_thread_if_small(problem):
+        search.deadline = math.inf if time_limit is None or restarts else time.process_time() + time_limit
+        if problem.dim is None or problem.dim >= problem.num_classes:
+            search.descend_globally(restarts)
+            if problem.features == "relu":
+                search.simplify()
+        if problem.dim is not None:
+            search.try_starts(restarts)
+        return search.result()
+
+
+def _one_thread_if_small(problem: Problem) -> AbstractContextManager[object]:
+    """One thread for matrices so small that several threads mostly wait for each other, above all on a busy machine."""
+    import scipy.optimize  # noqa: F401  # its own BLAS must be there when the threads are counted
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    k, groups = problem.num_classes, len(problem.groups.counts)
+    small = k * groups * (problem.dim or k) <= SMALL
+    return threadpool_limits(1) if small else nullcontext()
 
 
 class _Search:
