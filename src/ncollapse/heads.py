@@ -94,7 +94,8 @@ class LinearHead(nn.Module):
         bias_init: a number is added to the uniform start (the mean of the initial bias, bce-vs-ce Sec. 4); K numbers
             replace it; {"prior": counts} sets the thresholds at which zero features give the class frequencies
             pi: log((1 - pi_k)/pi_k) for sigmoids, -log pi_k if the loss of `problem` is a softmax; "theory"
-            sets the optimal bias that theory predicts for `problem`.
+            sets the optimal bias that theory predicts for `problem`, with fewer dimensions than classes as a minimiser
+            finds it.
         problem: what `ncollapse.predict` takes; needed for "theory".
 
     >>> import torch
@@ -124,6 +125,8 @@ class LinearHead(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-bound, bound))
         if bias:
             start = torch.empty(num_classes).uniform_(-bound, bound)
+            if hasattr(problem, "loss") and getattr(problem, "dim", dim) is None and dim < num_classes:
+                problem = problem.replace(dim=dim)
             self.bias = nn.Parameter(_start_bias(start, bias_init, problem))
         else:
             self.register_parameter("bias", None)

@@ -23,9 +23,10 @@ from ncollapse.theory.optimum import NoClosedFormError, Optimum
 from ncollapse.theory.problem import Problem
 from ncollapse.theory.published import published_optimum
 from ncollapse.theory.sensitivity import differentiate
-from ncollapse.theory.solver import Progress
+from ncollapse.theory.solver import Progress, solve
 
 METHODS = ("auto", "closed", "numerical")
+MOST_CLASSES = 100  # in fewer dimensions: more take minutes
 SIZES = ("num_samples", "num_classes", "dim", "counts", "empty_classes")  # of the sample, which no theory predicts
 
 
@@ -210,4 +211,21 @@ def _find_optimum(problem: Problem, method: str, progress: Progress | None) -> O
         return minimise_numerically(problem, progress=progress)
 
 
-register_bias_rule("theory", lambda problem: predict(problem, method="closed").bias)
+def find_initial_bias(problem: Problem) -> float:
+    """The mean bias of the optimum, which is searched for where no closed form is known: with few dimensions."""
+    try:
+        return predict(problem, method="closed").bias
+    except NoClosedFormError:
+        dim, k = problem.dim, problem.num_classes
+        if dim is None or dim >= k or not problem.balanced:
+            raise
+        if k > MOST_CLASSES:
+            raise NoClosedFormError(
+                f"{k} classes in {dim} dimensions: the optimal bias is known with as many dimensions as classes, and"
+                f" with fewer for up to {MOST_CLASSES} classes"
+            ) from None
+        bias = solve(problem, restarts=16).bias  # a number of starts, no time limit: the same bias on every machine
+        return 0.0 if bias is None else float(bias.mean())
+
+
+register_bias_rule("theory", find_initial_bias)

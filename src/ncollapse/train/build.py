@@ -136,11 +136,6 @@ def build_model(recipe: Recipe, loaders: Loaders, world: World) -> tuple[Network
             stem=spec.stem,
             weights=spec.weights,
         )
-    if spec.bias_init == "theory" and model.num_features < loaders.num_classes:
-        raise ValueError(
-            f"model.bias_init = 'theory' needs as many features as classes: {spec.name} has {model.num_features}, "
-            f"{recipe.data.name} has {loaders.num_classes} classes"
-        )
     if world.device.type == "cuda":
         model.to(world.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if world.size > 1:
