@@ -44,6 +44,11 @@ def test_every_class_of_every_seed_is_drawn_and_the_optimum_once():
     assert named == ["measured", "predicted"]
 
 
+def test_the_axis_marks_the_sizes_that_there_are():
+    layout = draw_class_norms(group_runs([record(counts=(139, 139, 6))])).spec["layout"]
+    assert (layout["xaxis"]["tickvals"], layout["xaxis"]["ticktext"]) == ([1, 23.2], ["1", "23.2"])
+
+
 def test_a_few_settings_are_told_apart_and_many_are_not():
     def draw(number):
         return draw_class_norms(group_runs([record(n, batch_size=2**n) for n in range(number)]))
