@@ -54,6 +54,34 @@ def test_one_seed_is_said_on_the_page(tmp_path):
     assert not [f for f in report.figures if f.id == "differences"]
 
 
+def test_a_page_of_one_run_speaks_of_no_mean_and_no_difference(tmp_path):
+    write_run(tmp_path, {"optim.epochs": 6})
+    report = make_report(tmp_path)
+    tables = {table.id: table for table in report.tables}
+    assert tables["summary"].method.startswith("The numbers of one seed")
+    assert tables["summary"].notes == ("One seed per variant: no standard deviation and no interval can be given.",)
+    assert "difference" not in tables["speed"].method
+
+
+def test_bars_are_explained_where_they_are_drawn(tmp_path):
+    for loss in ("ce", "bce"):
+        write_run(tmp_path, {"loss.name": loss, "seed": 0, "optim.epochs": 6})
+    assert "Bars are" not in render(make_report(tmp_path))
+    for loss in ("ce", "bce"):
+        write_run(tmp_path, {"loss.name": loss, "seed": 1, "optim.epochs": 6})
+    assert "Bars are 95 % intervals of the mean over seeds." in render(make_report(tmp_path))
+
+
+def test_columns_of_norms_and_biases_have_as_many_decimals(tmp_path):
+    path = write_run(tmp_path, {"optim.epochs": 6}, num_classes=3)
+    summary = json.loads((path / "summary.json").read_text())
+    summary["train"]["weight_norms"] = [1.67, 16.0, 0.25]
+    (path / "summary.json").write_text(json.dumps(summary))
+    table = next(table for table in make_report(tmp_path).tables if table.id == "classes")
+    column = next(i for i, cell in enumerate(table.columns) if cell.text.endswith("|w|"))
+    assert [row[column].text for row in table.rows] == ["1.67", "16.00", "0.25"]
+
+
 @pytest.mark.parametrize(("epochs", "said"), [(1, "1 epoch"), (3, "3 epochs")])
 def test_the_subtitle_names_what_all_runs_share(tmp_path, epochs, said):
     for loss in ("ce", "bce"):
