@@ -17,7 +17,7 @@ from ncollapse.report.encoding import compact
 from ncollapse.report.figures.curves import collect_panels, curve_panel
 from ncollapse.report.figures.frames import lay_matrix, off_diagonal_limit, scale_colours
 from ncollapse.report.panels import Figure, Panel, Spec, arrange, build, escape, name_once
-from ncollapse.report.paper_tables import AGAINST, gain, group_by_setting, is_rate, name_settings
+from ncollapse.report.paper_tables import AGAINST, SYMBOLS, gain, group_by_setting, is_rate, name_settings
 from ncollapse.report.style import loss_style
 from ncollapse.runs.record import RunRecord
 
@@ -37,6 +37,7 @@ METHOD = (
     "one is a number reproduced."
 )
 UNPUBLISHED = "Filled: ours, paler where the run was cut short; dash: predicted."
+RATES = ("accuracy", "uniform_accuracy", "compactness", "distinctiveness")
 HEIGHT = 230
 WITHIN = 4.0  # pixels between the centres of two marks, of which the filled one is seen within the open one
 
@@ -105,11 +106,14 @@ def draw_axes(lines: Sequence[Line]) -> Figure | None:
         return None
     name_once(panels)
     spec = build(panels, columns=2, row_height=260, min_width=280, bottom=60, showlegend=True)
+    names = {str(trace.get("name", "")) for trace in spec["data"]}
+    marks = "Open, left: published; filled, right: ours" if any("published" in n for n in names) else "Filled: ours"
+    marks += ", paler where the run was cut short" if any("cut short" in n for n in names) else ""
     return Figure(
         "scores",
         "Scores and biases by what is swept",
-        "Means with their spread over samples (scores) or classes (biases). Open, left: published; filled, right: "
-        "ours, paler where the run was cut short; dash: predicted. The bias should lie between the scores.",
+        f"Means with their spread over samples (scores) or classes (biases). {marks}; dash: predicted. The bias should "
+        "lie between the scores.",
         spec,
         result=describe_agreement(kept),
     )
@@ -177,6 +181,17 @@ def name_field(field: str) -> str:
     ('s_pos', 'NC2 of ReLU features')
     """
     return escape(NAMES.get(field, field.removeprefix("train.")))
+
+
+def name_in_words(field: str) -> str:
+    """A rate in words, any other field as the papers write it.
+
+    >>> name_in_words("test.uniform_accuracy"), name_in_words("train.positive_score")
+    ('test uniform accuracy', 's_pos')
+    """
+    split, _, name = field.rpartition(".")
+    _, meaning = SYMBOLS.get(name, ("", ""))
+    return f"{split} {meaning}" if meaning and name in RATES else name_field(field)
 
 
 def _panel_along(axis: str, values: Sequence[Any], lines: Sequence[Line], title: str) -> Panel:
@@ -284,7 +299,7 @@ def draw_gains(lines: Sequence[Line]) -> Figure | None:
         order = {"type": "category", "autorange": "reversed", "automargin": True, "tickfont": {"size": 10}}
         zero = {"zeroline": True, "zerolinecolor": "var:ink", "showgrid": True}
         unit = ", points" if scale == 100 else ""
-        panels.append(Panel(f"{name_field(field)}{unit}", traces, zero, order))
+        panels.append(Panel(f"{name_in_words(field)}{unit}", traces, zero, order))
     if not panels or len(panels) > 6:
         return None
     name_once(panels)
