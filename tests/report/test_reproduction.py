@@ -160,6 +160,12 @@ def test_curves_are_those_the_paper_shows_and_told_apart(records):
     ]
     looks = {(t["name"], t["line"]["color"], t["line"]["dash"]) for t in spec["data"]}
     assert len(looks) == len({colour for _, colour, _ in looks}) == 4, "one loss: colours tell the settings apart"
+    experiment, _, _, found = lay_out("all-losses/figure-2", records)
+    notes = draw_curves(experiment, found).spec["layout"]["annotations"]
+    assert [n["text"] for n in notes] == [f"<b>{split} accuracy</b>" for split in ("train", "validation", "test")]
+    experiment, _, _, found = lay_out("bce-vs-ce/figure-2", records)
+    names = {t["name"] for t in draw_curves(experiment, found).spec["data"] if "name" in t}
+    assert "BCE · AdamW · schedule delay 1" in names
     experiment, _, _, found = lay_out("bce-vs-ce/figure-4", records)
     named = [t for t in draw_curves(experiment, found).spec["data"] if "name" in t]  # a band over seeds has no name
     colours = {t["name"][:3]: t["line"]["color"] for t in named}
@@ -260,6 +266,14 @@ def test_captions_of_swept_scores_name_the_marks_that_are_drawn(records):
     assert "published" in draw_axes(lines).method
     bare = [replace(line, published=None) for line in lines]
     assert "published" not in draw_axes(bare).method
+
+
+def test_captions_of_numbers_name_the_marks_that_are_drawn(records):
+    start, end = "Filled: ours", " A filled mark within an open one is a number reproduced."
+    said = draw_lines(lay_out("bce-vs-ce/table-1", records)[1]).method
+    assert said == f"{start}; open: published.{end}"
+    said = draw_lines(lay_out("bce-vs-ce/table-11", records)[1]).method
+    assert said == f"{start}, paler where the run was cut short; open: published; dash: predicted.{end}"
 
 
 def test_negative_numbers_of_claims_have_a_minus(records):

@@ -309,3 +309,12 @@ def test_losses_of_one_class_name_are_told_apart(tmp_path):
     assert report.title == "CE, mine.losses:Hinge and theirs:Hinge on digits"
     assert [v.label for v in report.comparison.variants] == ["CE", "mine.losses:Hinge", "theirs:Hinge"]
     assert len(report.anchors) == 6, "each variant and each run has its own"
+
+
+@pytest.mark.parametrize(("status", "heading"), [("running", "Under way"), ("interrupted", "Interrupted")])
+def test_runs_that_have_not_finished_are_called_what_they_are(tmp_path, status, heading):
+    write_run(tmp_path, {"seed": 0, "optim.epochs": 4})
+    write_run(tmp_path, {"seed": 1, "optim.epochs": 4}, status="interrupted", epochs_done=2)
+    report = make_report(tmp_path)
+    records = tuple(replace(r, status=status) if r.status == "interrupted" else r for r in report.records)
+    assert re.findall(r"<h2>(Under way|Interrupted)</h2>", render(replace(report, records=records))) == [heading]

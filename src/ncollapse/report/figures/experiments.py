@@ -32,11 +32,6 @@ SCORES = {
 SHIFTS = {"published": -0.16, "ours": 0.16, "ours, cut short": 0.16, "predicted": 0.0}
 """Where marks stand beside each other, in places along the axis."""
 LEGEND = ("ours", "ours, cut short", "published", "predicted")
-METHOD = (
-    "Filled: ours, paler where the run was cut short; open: published; dash: predicted. A filled mark within an open "
-    "one is a number reproduced."
-)
-UNPUBLISHED = "Filled: ours, paler where the run was cut short; dash: predicted."
 RATES = ("accuracy", "uniform_accuracy", "compactness", "distinctiveness")
 HEIGHT = 230
 WITHIN = 4.0  # pixels between the centres of two marks, of which the filled one is seen within the open one
@@ -46,7 +41,7 @@ def draw_curves(experiment: Experiment, records: Sequence[RunRecord]) -> Figure 
     """What the figure of the paper shows over the epochs, a panel a field."""
     variants = group_runs(records)
     panels = [
-        curve_panel(variants, field, name_field(field), log="accuracy" not in field) for field in experiment.curves
+        curve_panel(variants, field, name_in_words(field), log="accuracy" not in field) for field in experiment.curves
     ]
     method = "Over the epochs, means over seeds; on a log axis a straight descent is exponential."
     title = experiment.title[0].upper() + experiment.title[1:]
@@ -67,7 +62,7 @@ def draw_means(experiment: Experiment, records: Sequence[RunRecord]) -> Figure |
     panels: list[Panel] = []
     for label, cosines in found.items():
         ideal = np.eye(len(cosines))
-        for kind, matrix in (("measured", cosines), ("ideal", ideal), ("measured − ideal", cosines - ideal)):
+        for kind, matrix in (("measured", cosines), ("ideal", ideal), ("difference", cosines - ideal)):
             panels.append(lay_matrix(escape(f"{kind}: {label}" if len(found) > 1 else kind), matrix, len(panels)))
     limit = off_diagonal_limit(list(found.values()))
     colours = scale_colours(limit)
@@ -80,7 +75,7 @@ def draw_means(experiment: Experiment, records: Sequence[RunRecord]) -> Figure |
         "means",
         "Cosines between the class means",
         "The ideal of imbalanced classes after a ReLU is an orthogonal frame: 1 on the diagonal, 0 elsewhere. Colours "
-        f"stop at ±{limit:.2g}, the largest size off the diagonal.",
+        f"stop at ±{limit:.2g}, the largest size off the diagonal. Difference: measured minus ideal.",
         spec,
         experiment.id,
         result=f"Mean size of the cosine between two classes: {said}.",
@@ -147,16 +142,25 @@ def draw_lines(lines: Sequence[Line]) -> Figure | None:
             mine = [line for line in here if str(line.keys.get("loss", "")) == loss]
             style, xs = loss_style(loss), [_name_setting(line, shown) for line in mine]
             traces += _mark(name_loss(loss), mine, xs, style.colour, style.marker, scale=100 if percent else 1)
-        title = name_field(field) + (", %" if percent else "")
+        title = name_in_words(field) + (", %" if percent else "")
         hidden = {"showticklabels": False} if len(settings) > MANY else {"automargin": True}
         x = {"type": "category", "categoryorder": "array", "categoryarray": settings, **hidden}
         panels.append(Panel(title, traces, x, {} if tolerance_in_points(field) else _widen(here)))
     name_once(panels)
     columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
     spec = build(panels, columns=columns, row_height=HEIGHT, min_width=240, bottom=70, showlegend=True)
-    if not any(line.published for line in shown):
-        return Figure("published", "Ours on the predicted numbers", UNPUBLISHED, spec)
-    return Figure("published", "Ours on the published numbers", METHOD, spec)
+    on = "published" if any(line.published for line in shown) else "predicted"
+    return Figure("published", f"Ours on the {on} numbers", describe_marks(spec), spec)
+
+
+def describe_marks(spec: Spec) -> str:
+    """How to read the marks of a figure, as far as it has them."""
+    names = [str(trace.get("name", "")) for trace in spec["data"]]
+    held = {kind: any(name.endswith(kind) for name in names) for kind in LEGEND}
+    said = "Filled: ours" + (", paler where the run was cut short" if held["ours, cut short"] else "")
+    said += "; open: published" if held["published"] else ""
+    said += "; dash: predicted." if held["predicted"] else "."
+    return said + (" A filled mark within an open one is a number reproduced." if held["published"] else "")
 
 
 def _widen(lines: Sequence[Line]) -> Spec:
