@@ -194,6 +194,7 @@ def test_a_page_before_any_run_says_so(name, tmp_path):
     outcome = evaluate(get_experiment(name), [])
     text = write_experiment(tmp_path / "page.html", outcome).read_text(encoding="utf-8")
     assert "Verdict: not run" in text
+    assert f"ncollapse reproduce {name} runs it ({len(outcome.experiment.grid())} runs)." in text
     assert tabulate_lines(outcome.experiment, outcome.lines) is None
     assert draw_lines(outcome.lines) is None
 

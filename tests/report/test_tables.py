@@ -12,7 +12,7 @@ import pytest
 
 from ncollapse.compare import QUANTITIES, compare_records, compare_runs
 from ncollapse.compare.numbers import show_estimate
-from ncollapse.compare.seeds import Difference
+from ncollapse.compare.seeds import Difference, estimate
 from ncollapse.compare.variants import group_runs
 from ncollapse.report import make_report
 from ncollapse.report.encoding import limit_breaks
@@ -266,6 +266,19 @@ def test_long_tables_say_how_many_rows_they_have(tmp_path):
     assert "25 rows; scroll inside the table" in render(make_report(tmp_path))
     shutil.rmtree(next(tmp_path.iterdir()))
     assert "scroll inside the table" not in render(make_report(tmp_path))
+
+
+def test_the_terminal_rounds_no_standard_deviation_to_zero(tmp_path, capsys):
+    from rich.console import Console
+
+    write_comparison(tmp_path, seeds=2, **{"optim.epochs": 3})
+    found = compare_records(read_runs(tmp_path))
+    ce, bce = found.findings
+    speeds = {**bce.speeds, "log_nc1": estimate([-0.13, -0.1304]), "log_nc2": estimate([-0.5, -0.52])}
+    print_comparison(Console(), replace(found, findings=(ce, replace(bce, speeds=speeds))))
+    text = capsys.readouterr().out
+    assert "−0.1302 ± 0.0003" in text
+    assert "−0.51 ± 0.01" in text
 
 
 def test_the_terminal_shows_no_interval_without_width(tmp_path, capsys):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ncollapse.compare import Variant, group_runs
+from ncollapse.grammar import count
 from ncollapse.papers.experiment import Experiment
 from ncollapse.papers.markdown import describe, describe_claim, landscape_to_markdown, to_markdown, write_text
 from ncollapse.papers.outcome import Outcome
@@ -134,6 +135,10 @@ def write_landscape(path: Path, outcome: Outcome) -> Path:
 def summarise(outcome: Outcome) -> list[str]:
     """The verdict, and every claim with whether it holds."""
     said = [f"Verdict: {outcome.verdict}" + (f" ({outcome.detail})." if outcome.detail else ".")]
+    if outcome.verdict == "not run":
+        said.append(
+            f"ncollapse reproduce {outcome.experiment.id} runs it ({count(len(outcome.experiment.grid()), 'run')})."
+        )
     for claim in outcome.claims:
         sentence = describe_claim(outcome, claim)
         said.append(f"{sentence[0].upper()}{sentence[1:]}.")

@@ -15,7 +15,7 @@ from ncollapse.runs.record import RunRecord
 from ncollapse.train.theory import BALANCED_UP_TO
 
 TITLES = (("norm of the class mean", MEANS), ("norm of the row of W", ROWS))
-AXIS = "samples of the largest class / samples of this class"
+AXIS = "samples, largest class / this class"
 DASH = {"color": INK, "symbol": "line-ew-open", "size": 14, "line": {"width": 2}}
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
 FEW = len(SYMBOLS)
