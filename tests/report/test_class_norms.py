@@ -37,6 +37,7 @@ def test_every_class_of_every_seed_is_drawn_and_the_optimum_once():
         assert [trace["name"] for trace in measured] == ["measured"] * 3
         assert predicted["name"] == "predicted"
         assert predicted["y"] == best
+        assert all(trace["cliponaxis"] is False for trace in (*measured, predicted)), "marks at 0 are drawn whole"
         for seed, trace in enumerate(measured):
             assert trace["x"] == [1, 3, 12]
             assert trace["y"] == pytest.approx([(1 + 0.1 * seed) * x for x in best])

@@ -86,6 +86,7 @@ def test_the_line_joins_means_of_classes_of_one_size(steps):
     figure = next(figure for figure in make_report(steps).figures if figure.id == "rare-classes")
     marks, line = figure.spec["data"]
     assert marks["mode"] == "markers"
+    assert marks["cliponaxis"] is False, "a mark at 0 % is drawn whole"
     assert marks["x"] == [4] * 3 + [40] * 3
     assert (line["mode"], line["x"]) == ("lines", [4, 40])
     assert line["y"] == pytest.approx([0.3, 0.9])

@@ -100,6 +100,7 @@ def draw_rare(tables: Sequence[ClassTable]) -> Figure | None:
                     "y": compact(row.class_accuracy[k].mean for k in order),
                     "text": [escape(table.names[k]) for k in order],
                     "line": line,
+                    "cliponaxis": False,
                     "marker": {"symbol": style.marker, "size": 7, "color": style.colour, "maxdisplayed": 40},
                     "hovertemplate": "%{text}, %{x} samples: %{y:.1%}<extra>%{fullData.name}</extra>",
                 }

@@ -71,6 +71,7 @@ def mark(rarity: Array, norms: Array, name: str, marker: Spec) -> Spec:
         "x": compact(rarity),
         "y": compact(norms),
         "marker": marker,
+        "cliponaxis": False,
         "hovertemplate": "1 in %{x:.4g}: %{y:.4g}<extra>%{fullData.name}</extra>",
     }
 
