@@ -58,6 +58,11 @@ def test_groups_are_thirds_of_the_classes_by_their_size():
     assert assign_groups([3]) == ("middle",)
 
 
+def test_groups_part_no_classes_of_one_size_where_there_are_two_sizes():
+    assert assign_groups([90] * 5 + [5] * 5) == ("head",) * 5 + ("tail",) * 5
+    assert assign_groups([5] + [90] * 9) == ("tail",) + ("head",) * 9
+
+
 ACCURACY = {
     ("ce", 0): [0.9, 0.5, 0.1],
     ("ce", 1): [0.8, 0.7, 0.3],

@@ -55,7 +55,7 @@ def test_one_or_two_images_win_nothing(tmp_path):
     found = write_values(
         tmp_path, {"ce": {"test.accuracy": [0.9, 0.91, 0.92]}, "bce": {"test.accuracy": [0.902, 0.912, 0.922]}}
     )
-    assert found.verdict.startswith("No loss wins on accuracy: BCE and CE differ by 0.2 points, 2 images,")
+    assert found.verdict.startswith("No loss wins on accuracy: BCE lies 0.2 points (2 images) above CE,")
     assert "a larger test set would tell more" in found.verdict
     assert not found.findings[1].differences["test.accuracy"].clear
 
@@ -99,7 +99,7 @@ def test_the_advice_says_how_many_seeds(tmp_path):
 
 def test_one_seed_gives_no_verdict(tmp_path):
     found = write_values(tmp_path, {"ce": {"test.accuracy": [0.9]}, "bce": {"test.accuracy": [0.95]}})
-    assert found.verdict.startswith("No verdict from one seed: on accuracy, BCE and CE differ by 5 points, 50 images,")
+    assert found.verdict.startswith("No verdict from one seed: on accuracy, BCE lies 5 points (50 images) above CE,")
     assert found.verdict.endswith("Run at least two more seeds.")
 
 
@@ -173,7 +173,7 @@ def test_a_loss_without_a_finished_run_wins_nothing(tmp_path, status):
         change = {"loss.name": "bce", "seed": seed, "optim.epochs": 6}
         write_run(tmp_path, change, status=status, epochs_done=3, snapshot=False)
     verdict = compare_records(read_runs(tmp_path)).verdict
-    assert verdict.startswith("No verdict yet: BCE has no finished run. So far ")
+    assert verdict.startswith("No verdict yet: BCE has no finished run. So far, on accuracy, CE lies ")
     assert "wins" not in verdict
 
 
@@ -270,6 +270,22 @@ def test_the_verdict_names_failed_runs(tmp_path, failed, history, said):
     assert verdict.endswith(said)
     assert verdict.startswith("Only CE has results: ") is not history
     assert "wins" not in verdict or failed < 3
+
+
+def test_failures_at_one_setting_are_not_those_of_the_loss(tmp_path):
+    write_run(tmp_path, {"loss.name": "ce", "optim.lr": 0.1, "optim.epochs": 6}, snapshot=False)
+    path = write_run(tmp_path, {"loss.name": "ce", "optim.lr": 9.0, "optim.epochs": 6}, status="failed", snapshot=False)
+    (path / "history.jsonl").unlink()
+    verdict = compare_records(read_runs(tmp_path)).verdict
+    assert verdict.endswith("CE · lr 9 has no results: its run failed.")
+
+
+def test_the_verdict_says_which_loss_is_ahead(tmp_path):
+    values = {"ce": {"test.accuracy": [0.5, 0.8, 0.6]}, "bce": {"test.accuracy": [0.8, 0.7, 0.7]}}
+    verdict = write_values(tmp_path, values).verdict
+    assert verdict.startswith(
+        "No loss wins on accuracy: BCE lies 10 points (100 images) above CE, which may be chance."
+    )
 
 
 def test_three_images_count_and_two_do_not(tmp_path):
@@ -384,7 +400,7 @@ def test_settings_of_one_seed_are_counted_without_a_winner(tmp_path):
         write_values(tmp_path, values, **{"data.name": data})
     verdict = compare_records(read_runs(tmp_path)).verdict
     assert verdict == (
-        "All 4 settings compare losses, all with one shared seed, so chance is not ruled out in any of them. "
+        "All 4 settings compare losses, all with one shared seed, so chance is not ruled out. "
         "Ahead on accuracy: BCE in 2, CE in 1 and neither in 1."
     )
 

@@ -47,4 +47,4 @@ def test_computed_figures_are_judged_by_claims(item):
 def test_with_m_at_5_alpha_turns_it_away_as_the_note_says():
     shares = landscapes.compute_shares()
     assert shares["MSE, alpha = 5, M = 5"] < shares["MSE, alpha = 1, M = 5"]
-    assert "turns it away again" in get_experiment("mse-landscape/figure-8").notes[0]
+    assert "turns the gradient away" in get_experiment("mse-landscape/figure-8").notes[0]

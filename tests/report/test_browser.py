@@ -281,6 +281,19 @@ def test_tick_labels_stay_clear_of_each_other_and_can_be_read(hostile_page):
                 assert apart, (figure, a["text"], b["text"])
 
 
+def test_the_table_of_runs_fits_a_wide_page(chromium, tmp_path):
+    from ncollapse.report import write_report
+    from reference.runs import write_run
+
+    for loss in ("ce", "bce"):
+        write_run(tmp_path, {"loss.name": loss, "optim.epochs": 4}, snapshot=False)
+    context = chromium.new_context(viewport={"width": 1200, "height": 900})
+    page = context.new_page()
+    page.goto(write_report(tmp_path).as_uri())
+    assert page.eval_on_selector("#table-runs .scroll", "region => region.scrollWidth <= region.clientWidth")
+    context.close()
+
+
 def test_tables_that_go_on_to_the_right_show_it_on_every_screen(hostile_page):
     page = hostile_page.page
     wide = "list => list.filter(s => s.scrollWidth > s.clientWidth).map(s => getComputedStyle(s).backgroundImage)"

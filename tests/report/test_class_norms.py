@@ -37,11 +37,17 @@ def test_every_class_of_every_seed_is_drawn_and_the_optimum_once():
         assert [trace["name"] for trace in measured] == ["measured"] * 3
         assert predicted["name"] == "predicted"
         assert predicted["y"] == best
+        assert all(trace["cliponaxis"] is False for trace in (*measured, predicted)), "marks at 0 are drawn whole"
         for seed, trace in enumerate(measured):
             assert trace["x"] == [1, 3, 12]
             assert trace["y"] == pytest.approx([(1 + 0.1 * seed) * x for x in best])
     named = [trace["name"] for trace in figure.spec["data"] if trace["showlegend"]]
     assert named == ["measured", "predicted"]
+
+
+def test_the_axis_marks_the_sizes_that_there_are():
+    layout = draw_class_norms(group_runs([record(counts=(139, 139, 6))])).spec["layout"]
+    assert (layout["xaxis"]["tickvals"], layout["xaxis"]["ticktext"]) == ([1, 23.2], ["1", "23.2"])
 
 
 def test_a_few_settings_are_told_apart_and_many_are_not():

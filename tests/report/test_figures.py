@@ -204,6 +204,31 @@ def test_phase_regions_leave_no_holes():
     assert area == pytest.approx(whole, rel=0.01)
 
 
+def test_captions_speak_of_predictions_where_they_are_drawn(tmp_path):
+    path = write_run(tmp_path, {"optim.epochs": 4})
+
+    def read_captions():
+        figures = {figure.id: figure.method for figure in make_report(tmp_path).figures}
+        return "dash is the predicted" in figures["scores"], "Dotted lines" in figures["scores-epochs"]
+
+    assert read_captions() == (True, True)
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps({**summary, "prediction": {}}))
+    assert read_captions() == (False, False)
+
+
+@pytest.mark.parametrize(("losses", "columns"), [(1, 1), (2, 2), (4, 2), (5, 3)])
+def test_panels_of_losses_stand_side_by_side_on_a_page(tmp_path, losses, columns):
+    for name in ("ce", "bce", "focal", "ls", "mse")[:losses]:
+        write_run(tmp_path, {"loss.name": name, "optim.epochs": 4})
+    figures = {figure.id: figure.spec for figure in make_report(tmp_path).figures}
+    for id in ("phases", "landscapes"):
+        layout = arrange(figures[id], 920)["layout"]
+        panels = layout["meta"]["panels"]
+        starts = {layout[f"xaxis{n or ''}"]["domain"][0] for n in (None, *range(2, panels + 1))}
+        assert len(starts) == min(columns, panels), id
+
+
 def test_panels_stack_where_they_do_not_fit(report):
     spec = json.loads(json.dumps(next(f for f in report.figures if f.id == "collapse").spec))
     wide, narrow = (json.loads(json.dumps(arrange(spec, width)["layout"])) for width in (1000, 360))

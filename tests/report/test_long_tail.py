@@ -14,7 +14,8 @@ from ncollapse.console import clean
 from ncollapse.report.figures.bounds import BOUNDED, draw_bounds
 from ncollapse.report.guarantees import tabulate_guarantees, within_class_scatter
 from ncollapse.report.layout import make_report
-from ncollapse.report.long_tail import draw_rare, tabulate_groups, tabulate_rare, thin
+from ncollapse.report.long_tail import draw_rare, tabulate_groups, tabulate_rare
+from ncollapse.report.panels import thin
 from ncollapse.runs.record import RunRecord, read_runs
 from ncollapse.train import recipes, run
 from reference.runs import write_run
@@ -60,6 +61,36 @@ def test_groups_and_classes_stand_on_the_page(tail):
     assert figure.spec["data"][1]["y"] == pytest.approx([0.3, 0.55, 0.7, 0.8, 0.9, 1.0])
     assert "&lt;b&gt;elk" in figure.spec["data"][0]["text"][1]
     assert figure.result == "The tail is less accurate than the head by 62.5 points (CE) and 52.5 points (BCE)."
+
+
+@pytest.fixture
+def steps(tmp_path):
+    """Three classes of 40 samples and three of 4."""
+    path = write_run(tmp_path, {"optim.epochs": 2}, num_classes=6)
+    accuracy = [1.0, 0.9, 0.8, 0.6, 0.0, 0.3]
+    block = {"names": NAMES, "train_counts": [40] * 3 + [4] * 3, "accuracy": accuracy, "f1": accuracy}
+    change_summary(path, test_by_class={**block, "balanced_accuracy": np.mean(accuracy), "macro_f1": 0.5})
+    return tmp_path
+
+
+def test_classes_of_two_sizes_have_no_middle(steps):
+    table = next(table for table in make_report(steps).tables if table.id == "class-groups")
+    assert table.title == "Head and tail classes"
+    assert "with 40 and of those with 4 training samples" in table.method
+    assert "middle" not in table.method
+    assert [cell.text for cell in table.columns[1:]] == ["balanced accuracy", "macro F1", "head", "tail"]
+    assert [cell.numbers["mean"] for cell in table.rows[0][3:]] == pytest.approx([0.9, 0.3])
+
+
+def test_the_line_joins_means_of_classes_of_one_size(steps):
+    figure = next(figure for figure in make_report(steps).figures if figure.id == "rare-classes")
+    marks, line = figure.spec["data"]
+    assert marks["mode"] == "markers"
+    assert marks["cliponaxis"] is False, "a mark at 0 % is drawn whole"
+    assert marks["x"] == [4] * 3 + [40] * 3
+    assert (line["mode"], line["x"]) == ("lines", [4, 40])
+    assert line["y"] == pytest.approx([0.3, 0.9])
+    assert [trace["showlegend"] for trace in figure.spec["data"]] == [True, False]
 
 
 def test_balanced_classes_have_no_such_tables(tmp_path):

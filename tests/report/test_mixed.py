@@ -18,6 +18,22 @@ MODELS = ("wide-resnet18-0.5", "wide-resnet18-2", "mlp-64", "mlp-256")
 EPOCHS = (2, 4)
 
 
+def test_optimisers_share_a_panel_where_nothing_else_varies(tmp_path):
+    names = ("sgd", "adam", "adamw")
+    for loss in ("ce", "bce", "mse"):
+        for name in names:
+            write_run(tmp_path, {"loss.name": loss, "optim.name": name, "optim.epochs": 4}, snapshot=False)
+    figure = next(f for f in make_report(tmp_path).figures if f.id == "collapse")
+    titles = [note["text"] for note in figure.spec["layout"]["annotations"]]
+    assert titles == ["<b>CE</b>", "<b>BCE</b>", "<b>MSE</b>"]
+    assert figure.notes == ()
+    assert "combination of loss, data set and network" in figure.method
+    assert "Colours follow the optimiser." in figure.method
+    lines = {t["name"]: (t["line"]["color"], t["line"]["dash"]) for t in figure.spec["data"]}
+    assert set(lines) == {"SGD", "Adam", "AdamW"}
+    assert len({dash for _, dash in lines.values()}) == 3, "lines may lie on one another"
+
+
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
     """128 runs: a grid of widths and lengths for each data set, loss, optimiser and family, and two bias decays."""

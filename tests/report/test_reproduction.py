@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from ncollapse.papers.outcome import evaluate
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_gains, draw_lines, draw_means
 from ncollapse.report.figures.landscapes import draw_arrows, gradient_size
 from ncollapse.report.paper_tables import tabulate_lines, tabulate_shape
-from ncollapse.report.reproduction import write_experiment, write_landscape, write_outcome
+from ncollapse.report.reproduction import make_experiment, summarise, write_experiment, write_landscape, write_outcome
 from ncollapse.runs.record import read_runs
 
 RECORDS = Path(__file__).parents[2] / "results" / "runs"
@@ -159,6 +160,12 @@ def test_curves_are_those_the_paper_shows_and_told_apart(records):
     ]
     looks = {(t["name"], t["line"]["color"], t["line"]["dash"]) for t in spec["data"]}
     assert len(looks) == len({colour for _, colour, _ in looks}) == 4, "one loss: colours tell the settings apart"
+    experiment, _, _, found = lay_out("all-losses/figure-2", records)
+    notes = draw_curves(experiment, found).spec["layout"]["annotations"]
+    assert [n["text"] for n in notes] == [f"<b>{split} accuracy</b>" for split in ("train", "validation", "test")]
+    experiment, _, _, found = lay_out("bce-vs-ce/figure-2", records)
+    names = {t["name"] for t in draw_curves(experiment, found).spec["data"] if "name" in t}
+    assert "BCE · AdamW · schedule delay 1" in names
     experiment, _, _, found = lay_out("bce-vs-ce/figure-4", records)
     named = [t for t in draw_curves(experiment, found).spec["data"] if "name" in t]  # a band over seeds has no name
     colours = {t["name"][:3]: t["line"]["color"] for t in named}
@@ -187,6 +194,7 @@ def test_a_page_before_any_run_says_so(name, tmp_path):
     outcome = evaluate(get_experiment(name), [])
     text = write_experiment(tmp_path / "page.html", outcome).read_text(encoding="utf-8")
     assert "Verdict: not run" in text
+    assert f"ncollapse reproduce {name} runs it ({len(outcome.experiment.grid())} runs)." in text
     assert tabulate_lines(outcome.experiment, outcome.lines) is None
     assert draw_lines(outcome.lines) is None
 
@@ -232,11 +240,49 @@ def test_the_paper_s_shape_has_a_row_a_setting_and_the_gain(records):
     row = table.rows[0]
     ce, bce, gain = (row[heads.index(f"A test, {name}")] for name in ("CE", "BCE", "gain of BCE"))
     assert gain.numbers["gain"] == pytest.approx(bce.numbers["ours"] - ce.numbers["ours"])
-    assert gain.text == f"{100 * gain.numbers['gain']:+.3g}".replace("-", "−")
+    assert gain.text == f"{100 * gain.numbers['gain']:+.2f}".replace("-", "−")
+    places = [i for i, head in enumerate(heads) if head.endswith("gain of BCE")]
+    assert all(re.fullmatch(r"[+−]\d+\.\d\d", row[i].text) for row in table.rows for i in places)
+    assert all(re.fullmatch(r"paper [+−]\d+\.\d", row[i].lines[0]) for row in table.rows for i in places)
     figure = draw_gains(lines)
     ours = next(t for t in figure.spec["data"] if t["name"] == "ours" and t["xaxis"] == "x")
     assert ours["x"][0] == pytest.approx(100 * gain.numbers["gain"], rel=1e-4)
     assert draw_gains([line for line in lines if line.keys["loss"] == "ce"]) is None
+    assert figure.result.startswith("BCE is higher for test accuracy in ")
+
+
+def test_a_figure_s_page_begins_with_what_that_figure_shows(records):
+    def list_own(name):
+        sections = make_experiment(evaluate(get_experiment(name), records)).sections
+        return {figure.id.partition("-")[0] for s in sections if s.id == "figure" for figure in s.figures}
+
+    assert "grid" in list_own("all-losses/figure-3")
+    assert "grid" not in list_own("imbalanced-relu/figure-1"), "one length was asked for, a run cut short is no other"
+    assert "space" in list_own("mse-landscape/figure-7")
+    assert "space" not in list_own("mse-landscape/figure-4")
+
+
+def test_captions_of_swept_scores_name_the_marks_that_are_drawn(records):
+    _, lines, _, _ = lay_out("bce-vs-ce/table-9", records)
+    assert "published" in draw_axes(lines).method
+    bare = [replace(line, published=None) for line in lines]
+    assert "published" not in draw_axes(bare).method
+
+
+def test_captions_of_numbers_name_the_marks_that_are_drawn(records):
+    start, end = "Filled: ours", " A filled mark within an open one is a number reproduced."
+    said = draw_lines(lay_out("bce-vs-ce/table-1", records)[1]).method
+    assert said == f"{start}; open: published.{end}"
+    said = draw_lines(lay_out("bce-vs-ce/table-11", records)[1]).method
+    assert said == f"{start}, paler where the run was cut short; open: published; dash: predicted.{end}"
+
+
+def test_negative_numbers_of_claims_have_a_minus(records):
+    said = " ".join(summarise(evaluate(get_experiment("bce-vs-ce/table-1"), records)))
+    assert "−0.43" in said
+    assert not re.search(r"[ (]-\d", said)
+    said = " ".join(summarise(evaluate(get_experiment("bce-vs-ce/figure-3"), records)))
+    assert "SGD: 5e-3, AdamW: 5e-4" in said
 
 
 def test_gradients_are_as_long_as_the_landscape_says():

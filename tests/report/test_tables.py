@@ -12,7 +12,7 @@ import pytest
 
 from ncollapse.compare import QUANTITIES, compare_records, compare_runs
 from ncollapse.compare.numbers import show_estimate
-from ncollapse.compare.seeds import Difference
+from ncollapse.compare.seeds import Difference, estimate
 from ncollapse.compare.variants import group_runs
 from ncollapse.report import make_report
 from ncollapse.report.encoding import limit_breaks
@@ -52,6 +52,34 @@ def test_one_seed_is_said_on_the_page(tmp_path):
     assert any("One seed per variant" in note for note in table.notes)
     assert table.rows[0][3].lines[0] == "one seed: no interval"
     assert not [f for f in report.figures if f.id == "differences"]
+
+
+def test_a_page_of_one_run_speaks_of_no_mean_and_no_difference(tmp_path):
+    write_run(tmp_path, {"optim.epochs": 6})
+    report = make_report(tmp_path)
+    tables = {table.id: table for table in report.tables}
+    assert tables["summary"].method.startswith("The numbers of one seed")
+    assert tables["summary"].notes == ("One seed per variant: no standard deviation and no interval can be given.",)
+    assert "difference" not in tables["speed"].method
+
+
+def test_bars_are_explained_where_they_are_drawn(tmp_path):
+    for loss in ("ce", "bce"):
+        write_run(tmp_path, {"loss.name": loss, "seed": 0, "optim.epochs": 6})
+    assert "Bars are" not in render(make_report(tmp_path))
+    for loss in ("ce", "bce"):
+        write_run(tmp_path, {"loss.name": loss, "seed": 1, "optim.epochs": 6})
+    assert "Bars are 95 % intervals of the mean over seeds." in render(make_report(tmp_path))
+
+
+def test_columns_of_norms_and_biases_have_as_many_decimals(tmp_path):
+    path = write_run(tmp_path, {"optim.epochs": 6}, num_classes=3)
+    summary = json.loads((path / "summary.json").read_text())
+    summary["train"]["weight_norms"] = [1.67, 16.0, 0.25]
+    (path / "summary.json").write_text(json.dumps(summary))
+    table = next(table for table in make_report(tmp_path).tables if table.id == "classes")
+    column = next(i for i, cell in enumerate(table.columns) if cell.text.endswith("|w|"))
+    assert [row[column].text for row in table.rows] == ["1.67", "16.00", "0.25"]
 
 
 @pytest.mark.parametrize(("epochs", "said"), [(1, "1 epoch"), (3, "3 epochs")])
@@ -240,6 +268,19 @@ def test_long_tables_say_how_many_rows_they_have(tmp_path):
     assert "scroll inside the table" not in render(make_report(tmp_path))
 
 
+def test_the_terminal_rounds_no_standard_deviation_to_zero(tmp_path, capsys):
+    from rich.console import Console
+
+    write_comparison(tmp_path, seeds=2, **{"optim.epochs": 3})
+    found = compare_records(read_runs(tmp_path))
+    ce, bce = found.findings
+    speeds = {**bce.speeds, "log_nc1": estimate([-0.13, -0.1304]), "log_nc2": estimate([-0.5, -0.52])}
+    print_comparison(Console(), replace(found, findings=(ce, replace(bce, speeds=speeds))))
+    text = capsys.readouterr().out
+    assert "−0.1302 ± 0.0003" in text
+    assert "−0.51 ± 0.01" in text
+
+
 def test_the_terminal_shows_no_interval_without_width(tmp_path, capsys):
     from rich.console import Console
 
@@ -281,3 +322,12 @@ def test_losses_of_one_class_name_are_told_apart(tmp_path):
     assert report.title == "CE, mine.losses:Hinge and theirs:Hinge on digits"
     assert [v.label for v in report.comparison.variants] == ["CE", "mine.losses:Hinge", "theirs:Hinge"]
     assert len(report.anchors) == 6, "each variant and each run has its own"
+
+
+@pytest.mark.parametrize(("status", "heading"), [("running", "Under way"), ("interrupted", "Interrupted")])
+def test_runs_that_have_not_finished_are_called_what_they_are(tmp_path, status, heading):
+    write_run(tmp_path, {"seed": 0, "optim.epochs": 4})
+    write_run(tmp_path, {"seed": 1, "optim.epochs": 4}, status="interrupted", epochs_done=2)
+    report = make_report(tmp_path)
+    records = tuple(replace(r, status=status) if r.status == "interrupted" else r for r in report.records)
+    assert re.findall(r"<h2>(Under way|Interrupted)</h2>", render(replace(report, records=records))) == [heading]

@@ -38,8 +38,7 @@ class ClassRow:
 class ClassTable:
     """The classes of an imbalanced data set by name, with their training samples, and the results of every variant.
 
-    groups: for each class "head", "middle" or "tail": the third of the classes with the most training samples, the
-    classes between, and the third with the fewest.
+    groups: for each class "head", "middle" or "tail", as `assign_groups` gives them.
     """
 
     names: tuple[str, ...]
@@ -97,9 +96,15 @@ def make_table(names: tuple[str, ...], counts: tuple[int, ...], findings: Sequen
 def assign_groups(counts: Sequence[int]) -> tuple[str, ...]:
     """Name the group of each class by its number of training samples: thirds of the classes, the rest in the middle.
 
+    Classes of two sizes only are all head or tail: thirds would part classes of one size.
+
     >>> assign_groups([100, 5, 50, 20])
     ('head', 'tail', 'middle', 'middle')
+    >>> assign_groups([100, 100, 100, 5])
+    ('head', 'head', 'head', 'tail')
     """
+    if len(set(counts)) == 2:
+        return tuple("head" if count == max(counts) else "tail" for count in counts)
     order = sorted(range(len(counts)), key=lambda k: (-counts[k], k))
     third = max(1, len(counts) // 3) if len(counts) > 1 else 0
     groups = ["middle"] * len(counts)

@@ -70,7 +70,7 @@ def describe_contexts(rankings: Sequence[Ranking | None]) -> str:
             name = _loss(ranking.places[0]) if behind and behind.mean else "neither"
             ahead[name] = ahead.get(name, 0) + 1
         counted = join([f"{name} in {number}" for name, number in sorted(ahead.items(), key=lambda item: -item[1])])
-        chance = "all with one shared seed, so chance is not ruled out in any of them"
+        chance = f"{'all ' if len(compared) > 1 else ''}with one shared seed, so chance is not ruled out"
         return f"{start}, {chance}. Ahead on accuracy: {counted}."
     wins: dict[str, int] = {}
     for ranking in seeded:
@@ -101,11 +101,14 @@ def describe_failures(variants: Sequence[Variant]) -> str:
     A loss whose training diverges under some seeds is compared on the others, which says too much for it.
     """
     said = []
-    for variant in variants:
-        name, failed = _short(variant.label), sum(record.status == "failed" for record in variant.records)
+    losses = [_short(variant.label) for variant in variants]
+    for variant, loss in zip(variants, losses):
+        name = loss if losses.count(loss) == 1 else variant.label
+        failed = sum(record.status == "failed" for record in variant.records)
         share = f"{failed} of {count(len(variant.records), 'run')}"
         if not variant.counted:
-            said.append(f"{name} has no results: {share} failed." if failed else f"{name} has no results yet.")
+            lost = "its run" if len(variant.records) == 1 else share
+            said.append(f"{name} has no results: {lost} failed." if failed else f"{name} has no results yet.")
         elif failed:
             left_out = "" if variant.provisional else f" and {'is' if failed == 1 else 'are'} left out"
             said.append(f"{share} of {name} failed{left_out}.")
@@ -211,9 +214,8 @@ def _accuracy_sentence(ranking: Ranking) -> str:
         return f"{leads}, but shares no seed with {_name(second, ranking)}: nothing is shown by it."
     lead = _lead_text(behind)
     if ranking.pairs == 1:
-        equal = "are equal" if behind.mean == 0 else f"differ by {lead}"
-        both = join([_name(best, ranking), _name(second, ranking)])
-        return f"No verdict from one seed: on {name}, {both} {equal}, and chance is not ruled out."
+        apart = _apart_text(best, second, behind, ranking)
+        return f"No verdict from one seed: on {name}, {apart}, and chance is not ruled out."
     leaders = ranking.leaders
     if len(leaders) == 1:
         against = _name(second, ranking) if len(places) == 2 else f"the next, {_name(second, ranking)}"
@@ -225,7 +227,7 @@ def _accuracy_sentence(ranking: Ranking) -> str:
         if spread == 0:
             return f"No loss wins on {name}: {names} are equal on average."
         if len(leaders) == 2:
-            return f"No loss wins on {name}: {names} differ by {lead}, which may be chance."
+            return f"No loss wins on {name}: {_apart_text(best, second, behind, ranking)}, which may be chance."
         return f"No loss wins on {name}: all {len(leaders)} lie within {show_points(spread)}."
     losers = [p for p in places if not p.leads]
     told = [f"{_name(p, ranking)} is {show_points(p.behind.mean)} lower" for p in losers if p.behind]
@@ -239,13 +241,20 @@ def _interim_sentence(ranking: Ranking) -> str:
     best, second, *_ = ranking.places
     if second.behind is None or second.behind.n == 0:
         return start
-    both = join([_name(best, ranking), _name(second, ranking)])
-    return f"{start} So far {both} differ by {_lead_text(second.behind)} on {_rate_name(ranking)}."
+    return f"{start} So far, on {_rate_name(ranking)}, {_apart_text(best, second, second.behind, ranking)}."
 
 
 def _rate_name(ranking: Ranking) -> str:
     """The accuracy that is ranked; "accuracy" alone is that of the test set."""
     return "accuracy" if ranking.quantity.split == "test" else ranking.quantity.title
+
+
+def _apart_text(best: Place, second: Place, behind: Difference, ranking: Ranking) -> str:
+    """How far the best lies above the second, such as "BCE lies 12 points (44 images) above CE"."""
+    if behind.mean == 0:
+        return f"{join([_name(best, ranking), _name(second, ranking)])} are equal"
+    images = f" ({show_images(behind)})" if behind.resolution else ""
+    return f"{_name(best, ranking)} lies {show_points(behind.mean)}{images} above {_name(second, ranking)}"
 
 
 def _lead_text(behind: Difference) -> str:

@@ -34,6 +34,7 @@ WORDS = {
     "model.feature_dim": "d",
     "optim.batch_size": "batch",
     "optim.weight_decay": "decay",
+    "schedule.lag": "schedule delay",
     "loss.gamma": "γ",
     "loss.alpha": "α",
     "loss.kappa": "κ",

@@ -175,7 +175,7 @@ EXPERIMENTS = (
         nothing,
         protocol="landscape",
         claims=landscapes.check_directions,
-        notes=("With M = 5 already, raising alpha from 1 to 5 turns it away again, as the table below shows.",),
+        notes=("With M = 5 already, raising alpha from 1 to 5 turns the gradient away from smaller theta again.",),
     ),
     Experiment(
         "mse-landscape/random-labels",

@@ -76,7 +76,9 @@ def make_answer(comparison: Comparison) -> Answer | None:
     effects = sorted((e for r in ranked for e in r.effects), key=lambda e: -e.size)
     strips = tuple(make_strip(r, len(comparison.rankings) > 1) for r in shown[:MOST_STRIPS])
     rows = tuple(describe_row(e) for e in effects[:MOST_EFFECTS])
-    return Answer(comparison.verdict, strips, rows, max(0, len(effects) - MOST_EFFECTS), describe_method(compared))
+    bars = any(row.start is not None for strip in strips for row in strip.rows)
+    method = describe_method(compared, bars)
+    return Answer(comparison.verdict, strips, rows, max(0, len(effects) - MOST_EFFECTS), method)
 
 
 def make_strip(ranking: Ranking, several: bool) -> Strip:
@@ -140,14 +142,14 @@ def describe_row(effect: Effect) -> EffectRow:
     )
 
 
-def describe_method(rankings: Sequence[Ranking]) -> str:
+def describe_method(rankings: Sequence[Ranking], bars_shown: bool) -> str:
     """How the card was computed; nothing where nothing is compared."""
     most = max((len(r.places) for r in rankings), default=1)
     if most < 2:
         return ""
     corrected = " The ranking alone is corrected for the number of losses." if most > 2 else ""
+    bars = "Bars are 95 % intervals of the mean over seeds. " if bars_shown else ""
     return (
-        "Bars are 95 % intervals of the mean over seeds. A difference is clear if its paired 95 % interval excludes "
-        f"zero and it exceeds two images.{corrected} Of twenty quantities without any difference about one would look "
-        "clear by chance."
+        f"{bars}A difference is clear if its paired 95 % interval excludes zero and it exceeds two "
+        f"images.{corrected} Of twenty quantities that do not differ, about one would look clear by chance."
     )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from ncollapse.compare.classes import ClassRow, ClassTable
+from ncollapse.compare.classes import GROUPS, ClassRow, ClassTable
 from ncollapse.compare.numbers import MISSING, show_difference, show_estimate
 from ncollapse.compare.seeds import Estimate
 from ncollapse.grammar import join
-from ncollapse.report.class_table import NOTE, TITLES
+from ncollapse.report.class_table import choose_titles, describe_groups
 from ncollapse.report.encoding import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once, shorten_labels
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once, shorten_labels, thin
 from ncollapse.report.style import DASHES, loss_style
 from ncollapse.report.tables import Cell, Table
 
@@ -23,18 +23,18 @@ def tabulate_groups(tables: Sequence[ClassTable]) -> list[Table]:
     return [
         Table(
             name("class-groups", number),
-            f"Head, middle and tail classes{where(table, tables)}",
-            NOTE[0].upper() + NOTE[1:],
-            tuple(map(Cell, ("", *TITLES.values()))),
-            tuple(_group_row(row) for row in table.rows),
+            f"{join([g for g in GROUPS if g in table.groups])} classes{where(table, tables)}".capitalize(),
+            f"{describe_groups(table)[0].upper()}{describe_groups(table)[1:]}",
+            tuple(map(Cell, ("", *choose_titles(table).values()))),
+            tuple(_group_row(row, choose_titles(table)) for row in table.rows),
         )
         for number, table in enumerate(tables)
     ]
 
 
-def _group_row(row: ClassRow) -> tuple[Cell, ...]:
+def _group_row(row: ClassRow, keys: Iterable[str]) -> tuple[Cell, ...]:
     cells = [Cell(row.label, (f"against {row.reference}",) if row.reference else (), loss=row.loss)]
-    for key in TITLES:
+    for key in keys:
         found = row.values[key]
         lines: tuple[str, ...] = ()
         if key in row.differences:
@@ -87,21 +87,26 @@ def draw_rare(tables: Sequence[ClassTable]) -> Figure | None:
         for row, label in zip(table.rows, names):
             style = loss_style(row.loss)
             same = [other.label for other in table.rows if other.loss == row.loss]
+            line = {"color": style.colour, "width": 1.6, "dash": DASHES[same.index(row.label) % len(DASHES)]}
+            tied = len({table.train_counts[k] for k in order}) < len(order)
             traces.append(
                 {
                     "type": "scatter",
-                    "mode": "lines+markers",
+                    "mode": "markers" if tied else "lines+markers",
                     "name": escape(label),
                     "legendgroup": escape(row.label),
                     "showlegend": False,
                     "x": [table.train_counts[k] for k in order],
                     "y": compact(row.class_accuracy[k].mean for k in order),
                     "text": [escape(table.names[k]) for k in order],
-                    "line": {"color": style.colour, "width": 1.6, "dash": DASHES[same.index(row.label) % len(DASHES)]},
-                    "marker": {"symbol": style.marker, "size": 7, "maxdisplayed": 40},
+                    "line": line,
+                    "cliponaxis": False,
+                    "marker": {"symbol": style.marker, "size": 7, "color": style.colour, "maxdisplayed": 40},
                     "hovertemplate": "%{text}, %{x} samples: %{y:.1%}<extra>%{fullData.name}</extra>",
                 }
             )
+            if tied:
+                traces.append(join_sizes(traces[-1]))
         x: Spec = {"type": "log", "title": {"text": "training samples of the class", "standoff": 4}}
         counts = sorted({table.train_counts[k] for k in order})
         x |= {"tickvals": thin(counts), "ticktext": [f"{c:,}" for c in thin(counts)]}
@@ -113,10 +118,24 @@ def draw_rare(tables: Sequence[ClassTable]) -> Figure | None:
     return Figure(
         "rare-classes",
         "Accuracy by size of class",
-        "One mark per class, mean over seeds. Classes with few training samples are on the left.",
+        "One mark per class, mean over seeds; lines join the means over the classes of one size. Classes with few "
+        "training samples are on the left."
+        if any(trace["mode"] == "lines" for panel in panels for trace in panel.traces)
+        else "One mark per class, mean over seeds. Classes with few training samples are on the left.",
         build(panels, columns=min(2, len(panels)), row_height=280, showlegend=True),
         result=describe_tail(tables),
     )
+
+
+def join_sizes(marks: Spec) -> Spec:
+    """The line that joins the means over classes of one size, beside the marks of the classes."""
+    found: dict[int, list[float]] = {}
+    for count, value in zip(marks["x"], marks["y"]):
+        if value is not None:
+            found.setdefault(count, []).append(value)
+    kept = ("type", "name", "legendgroup", "showlegend", "line")
+    means = compact(sum(values) / len(values) for values in found.values())
+    return {**{key: marks[key] for key in kept}, "mode": "lines", "x": list(found), "y": means, "hoverinfo": "skip"}
 
 
 def describe_tail(tables: Sequence[ClassTable]) -> str:
@@ -134,20 +153,6 @@ def describe_tail(tables: Sequence[ClassTable]) -> str:
 def sort_classes(table: ClassTable) -> list[int]:
     """The classes in the order of their training samples, the rarest first."""
     return sorted(range(len(table.names)), key=lambda k: (table.train_counts[k], k))
-
-
-def thin(values: Sequence[int], most: int = 6) -> list[int]:
-    """Some of the values: the first, the last and others between, each at least a fifth above the one before.
-
-    >>> thin([5, 10, 11, 50, 100])
-    [5, 10, 50, 100]
-    """
-    kept: list[int] = []
-    for value in values:
-        if not kept or value >= 1.2 * kept[-1]:
-            kept.append(value)
-    places = sorted({round(i * (len(kept) - 1) / max(1, most - 1)) for i in range(most)})
-    return [kept[place] for place in places] if kept else []
 
 
 def where(table: ClassTable, tables: Sequence[ClassTable]) -> str:

@@ -104,6 +104,15 @@ def build(
     return arrange(spec, PAGE)
 
 
+def side_by_side(panels: int) -> int:
+    """Columns for panels that may stand in any order: two by two of two or four, else up to three in a row.
+
+    >>> [side_by_side(n) for n in (1, 2, 3, 4, 5)]
+    [1, 2, 3, 2, 3]
+    """
+    return 2 if panels == 4 else min(3, panels)
+
+
 def fit_title(title: str, columns: int) -> str:
     """A title with as many of its parts as its panel has room for.
 
@@ -227,6 +236,20 @@ def log_axis(values: Sequence[float]) -> Spec:
     marks = [float(f"{digit}e{exponent}") for exponent in exponents for digit in (1, 2, 5)]
     labels = {"tickmode": "array", "tickvals": marks, "ticktext": [show(mark, 2) for mark in marks]}
     return {"type": "log", "tickfont": {"size": 10}, **labels}
+
+
+def thin(values: Sequence[float], most: int = 6) -> list[float]:
+    """Some of the values, as marks of a log axis: the first, the last and others between, each a fifth above the last.
+
+    >>> thin([5, 10, 11, 50, 100])
+    [5, 10, 50, 100]
+    """
+    kept: list[float] = []
+    for value in values:
+        if not kept or value >= 1.2 * kept[-1]:
+            kept.append(value)
+    places = sorted({round(i * (len(kept) - 1) / max(1, most - 1)) for i in range(most)})
+    return [kept[place] for place in places] if kept else []
 
 
 def for_print(spec: Spec, theme: dict[str, str] = PRINT) -> Spec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -147,8 +148,15 @@ def _gain_cell(first: Line | None, second: Line | None) -> Cell:
     if not math.isfinite(ours) or second is None:
         return Cell(MISSING)
     scale = 100 if is_rate(second) else 1
-    lines = (f"paper {show(scale * published, 3, sign=True)}",) if math.isfinite(published) else ()
-    return Cell(show(scale * ours, 3, sign=True), lines, numbers={"gain": ours})
+    if scale == 1:
+        lines = (f"paper {show(published, 3, sign=True)}",) if math.isfinite(published) else ()
+        return Cell(show(ours, 3, sign=True), lines, numbers={"gain": ours})
+    lines = ()
+    if math.isfinite(published) and second.published is not None:
+        number = re.match(r"-?\d*\.?(\d*)", second.published.printed)
+        decimals = len(number[1]) if number else 0
+        lines = (f"paper {100 * published:+.{decimals}f}".replace("-", "−"),)
+    return Cell(f"{100 * ours:+.2f}".replace("-", "−"), lines, numbers={"gain": ours})
 
 
 def _cell(text: str, column: int, line: Line) -> Cell:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from ncollapse.compare import Variant, group_runs
+from ncollapse.grammar import count
 from ncollapse.papers.experiment import Experiment
 from ncollapse.papers.markdown import describe, describe_claim, landscape_to_markdown, to_markdown, write_text
 from ncollapse.papers.outcome import Outcome
@@ -23,6 +25,8 @@ from ncollapse.report.paper_tables import tabulate_lines, tabulate_shape
 from ncollapse.report.run_tables import tabulate_runs
 from ncollapse.report.snapshots import load_epochs, load_snapshots
 
+MINUS = re.compile(r"(?<![\w.-])-(?=\.?\d)")
+"""The hyphen before a negative number, not that of an exponent, a range or a name."""
 SHOWN = {
     *("train.nc1", "train.nc2", "train.nc3", "certificate.relative_gap"),
     *("train.accuracy", "validation.accuracy", "test.accuracy"),
@@ -101,7 +105,8 @@ def draw_own_figures(attempt: Attempts, outcome: Outcome, variants: Sequence[Var
         found.append(attempt.one("curves", draw_curves, experiment, records))
     found.append(attempt.one("gains", draw_gains, lines))
     found.append(attempt.one("class means", draw_means, experiment, records))
-    found += attempt.all("grids", grids.draw_grids, variants)
+    if len({point.recipe.optim.epochs for point in experiment.grid()}) > 1:
+        found += attempt.all("grids", grids.draw_grids, variants)
     found.append(attempt.one("class norms", draw_class_norms, variants))
     if is_figure(experiment):
         chosen = choose_representatives(variants)
@@ -110,7 +115,8 @@ def draw_own_figures(attempt: Attempts, outcome: Outcome, variants: Sequence[Var
             epochs = load_epochs(v.counted[0] for v in chosen)
             found.append(attempt.one("features", features.draw_embedding, chosen, snapshots))
             found.append(attempt.one("features over the epochs", feature_epochs.draw_feature_epochs, chosen, epochs))
-        found += attempt.all("features in space", features.draw_space, chosen, snapshots)
+        if not experiment.curves:
+            found += attempt.all("features in space", features.draw_space, chosen, snapshots)
         if experiment.paper == "mse-landscape":
             found.append(attempt.one("margins", margins.draw_margins, chosen, snapshots))
     return [figure for figure in found if figure is not None]
@@ -120,7 +126,7 @@ def write_landscape(path: Path, outcome: Outcome) -> Path:
     """Write the page of a figure that is computed: losses, or the size of their gradients, over norm and angle."""
     experiment = outcome.experiment
     caption, notes = describe(experiment)
-    said = [f"Verdict: {outcome.verdict} ({outcome.detail})."]
+    said = summarise(outcome)
     section = make_section("landscape", "Landscape", [], [draw_losses(steep=experiment.item != "figure-2")])
     title = f"{experiment.id}: {experiment.title}"
     return write_page(Report(title, caption, (section,), (), {}, sentences=(*said, *notes)), path)
@@ -129,7 +135,11 @@ def write_landscape(path: Path, outcome: Outcome) -> Path:
 def summarise(outcome: Outcome) -> list[str]:
     """The verdict, and every claim with whether it holds."""
     said = [f"Verdict: {outcome.verdict}" + (f" ({outcome.detail})." if outcome.detail else ".")]
+    if outcome.verdict == "not run":
+        said.append(
+            f"ncollapse reproduce {outcome.experiment.id} runs it ({count(len(outcome.experiment.grid()), 'run')})."
+        )
     for claim in outcome.claims:
         sentence = describe_claim(outcome, claim)
         said.append(f"{sentence[0].upper()}{sentence[1:]}.")
-    return said
+    return [MINUS.sub("−", sentence) for sentence in said]

@@ -35,7 +35,8 @@ def tabulate_classes(variants: Sequence[Variant], snapshots: Snapshots) -> Table
         snapshot = snapshots.get(record.path, {})
         for title, values in find_class_arrays(record, snapshot).items():
             if len(values) == len(accuracy):
-                stacks.append([Cell(show(_float(v)), numbers={title: _float(v)}) for v in values])
+                floats = [_float(v) for v in values]
+                stacks.append([Cell(t, numbers={title: v}) for t, v in zip(show_column(floats), floats)])
                 columns.append(Cell(f"{variant.label}: {title}"))
     if not stacks:
         return None
@@ -70,6 +71,19 @@ def find_class_arrays(record: RunRecord, snapshot: dict[str, Any]) -> dict[str, 
     if "bias" in snapshot:
         arrays["bias"] = snapshot["bias"].tolist()
     return arrays
+
+
+def show_column(values: Sequence[float]) -> list[str]:
+    """Numbers of one column with as many decimals as give the largest four digits, so that they can be compared.
+
+    >>> show_column([1.67, 16.0, -0.052]), show_column([0.0, math.nan])
+    (['1.67', '16.00', '−0.05'], ['0', '–'])
+    """
+    largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
+    if not 1e-3 <= largest < 1e4:
+        return [show(v) for v in values]
+    decimals = 3 - math.floor(math.log10(largest))
+    return [f"{v:.{decimals}f}".replace("-", "−") if math.isfinite(v) else MISSING for v in values]
 
 
 def tabulate_runs(variants: Sequence[Variant], others: Sequence[RunRecord], anchors: dict[str, str]) -> Table:

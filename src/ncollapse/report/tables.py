@@ -126,9 +126,10 @@ def name_quantity(quantity: Quantity) -> Cell:
 def explain(rows: Sequence[Sequence[Cell]]) -> str:
     """How to read the cells of a summary, as far as they hold it."""
     held = {name for row in rows for cell in row for name in cell.numbers}
-    method = "Mean ± standard deviation over seeds"
+    several = any(cell.numbers.get("n", 0) > 1 for row in rows for cell in row)
+    method = "Mean ± standard deviation over seeds" if several else "The numbers of one seed"
     if "predicted" in held:
-        method += "; below it what theory predicts and how far the mean lies from that"
+        method += f"; below it what theory predicts and how far the {'mean' if several else 'number'} lies from that"
     if "published" in held:
         method += f"; {'then' if 'predicted' in held else 'below it'} the paper's number"
     return method
@@ -196,12 +197,13 @@ def tabulate_speed(findings: Sequence[Finding], anchors: dict[str, str]) -> Tabl
                 numbers |= {"difference": difference.mean, "low": difference.low, "high": difference.high}
             row.append(Cell(text, lines, numbers=numbers))
         rows.append(tuple(row))
+    compared = any("difference" in cell.numbers for row in rows for cell in row)
     return Table(
         "speed",
         "How fast each loss collapses",
         "First epoch at which every training sample is right, at which one threshold separates all scores, at which "
-        f"NC1 falls below 0.1; then the mean log10 of the metrics over {name_early(findings)} (lower is faster). "
-        "Below, the paired difference to the reference with its 95 % interval.",
+        f"NC1 falls below 0.1; then the mean log10 of the metrics over {name_early(findings)} (lower is faster)."
+        + (" Below, the paired difference to the reference with its 95 % interval." if compared else ""),
         columns,
         tuple(rows),
         "bce-vs-ce Sec. 4.1",
@@ -241,9 +243,8 @@ def seed_notes(findings: Sequence[Finding]) -> tuple[str, ...]:
     """What a reader must know about the seeds: too few for an interval, or runs that have not finished."""
     notes = []
     if all(len(f.variant.counted) == 1 for f in findings):
-        notes.append(
-            "One seed per variant: no standard deviation and no interval can be given; differences may be chance."
-        )
+        chance = "; differences may be chance" if any(f.reference for f in findings) else ""
+        notes.append(f"One seed per variant: no standard deviation and no interval can be given{chance}.")
     elif single := [f.variant.label for f in findings if len(f.variant.counted) == 1]:
         notes.append(f"One seed only, so no interval: {list_few(single)}.")
     if unfinished := [f.variant.label for f in findings if f.variant.provisional]:

@@ -160,7 +160,7 @@ def _speed(finding: Finding, name: str) -> str:
         return "never" if name.endswith("epoch") and finding.recorded[name] else MISSING
     found = finding.speeds[name]
     text = show_estimate(found)
-    if name.startswith("log") and found.n > 1:
+    if name.startswith("log") and found.n > 1 and found.std >= 0.005:  # a smaller one would read "± 0.00"
         text = f"{round(found.mean, 2) + 0.0:.2f} ± {found.std:.2f}".replace("-", "−")
     return text + (f" ({reached} of {n})" if reached < n else "")
 

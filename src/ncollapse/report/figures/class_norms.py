@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ncollapse.compare import Variant
 from ncollapse.compare.class_norms import MEANS, ROWS, Array, read_norms, read_rarity
+from ncollapse.compare.numbers import show
 from ncollapse.report.encoding import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once, shorten_labels
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once, shorten_labels, thin
 from ncollapse.report.style import CLASS_COLOURS, INK, loss_style
 from ncollapse.runs.record import RunRecord
 from ncollapse.train.theory import BALANCED_UP_TO
 
 TITLES = (("norm of the class mean", MEANS), ("norm of the row of W", ROWS))
-AXIS = "samples of the largest class / samples of this class"
+AXIS = "samples, largest class / this class"
 DASH = {"color": INK, "symbol": "line-ew-open", "size": 14, "line": {"width": 2}}
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
 FEW = len(SYMBOLS)
@@ -31,6 +33,8 @@ def draw_class_norms(variants: Sequence[Variant]) -> Figure | None:
         return None
     own = 1 < len(labels) <= FEW
     names = dict(zip(labels, shorten_labels(labels)))
+    marks = thin(sorted({float(f"{value:.3g}") for _, (rarity, _) in found for value in rarity if value < math.inf}))
+    texts = [show(value, 3) for value in marks]
     panels = []
     for number, (title, _) in enumerate(TITLES):
         measured: list[Spec] = []
@@ -43,12 +47,12 @@ def draw_class_norms(variants: Sequence[Variant]) -> Figure | None:
             measured.append(mark(rarity, ours, name, {"color": colour, "symbol": SYMBOLS[place], "size": 7}))
             dash = mark(rarity, best, "predicted", DASH)
             predicted.setdefault(f"{dash['x']} {dash['y']}", dash)
-        axis = {"type": "log", "title": {"text": AXIS, "standoff": 4}}
+        axis = {"type": "log", "title": {"text": AXIS, "standoff": 4}, "tickvals": marks, "ticktext": texts}
         panels.append(Panel(title, [*measured, *predicted.values()], axis, {"rangemode": "tozero"}))
     name_once(panels)
     return Figure(
         "class-norms",
-        "Sizes of the classes",
+        "Norms by size of the class",
         "A mark for every class of every run; rarer classes are to the right. Filled: measured; dash: predicted. The "
         "optimum gives up a class whose predicted norm is 0.",
         build(panels, columns=2, row_height=280, min_width=300, bottom=60, showlegend=True),
@@ -67,6 +71,7 @@ def mark(rarity: Array, norms: Array, name: str, marker: Spec) -> Spec:
         "x": compact(rarity),
         "y": compact(norms),
         "marker": marker,
+        "cliponaxis": False,
         "hovertemplate": "1 in %{x:.4g}: %{y:.4g}<extra>%{fullData.name}</extra>",
     }
 

@@ -154,12 +154,16 @@ def draw_scores(variants: Sequence[Variant]) -> Figure | None:
                 traces.append({**common, **shown, "mode": "lines", **ends, "line": dotted, "hoverinfo": "skip"})
         if traces:
             panels.append(Panel(escape(variant.label), traces, epoch_axis(traces), {"zeroline": True}))
+    dotted_lines = ""
+    if any(str(trace.get("name", "")).endswith(", predicted") for panel in panels for trace in panel.traces):
+        dotted_lines = (
+            " Dotted lines are predicted from the decays, the batch size and the number of classes; nothing is fitted."
+        )
     return collect_panels(
         panels,
         "scores-epochs",
         "Scores and bias over epochs",
-        "Mean positive score, bias and mean negative score of the training set on one axis. Dotted lines are predicted "
-        "from the decays, the batch size and the number of classes; nothing is fitted.",
+        "Mean positive score, bias and mean negative score of the training set on one axis." + dotted_lines,
         "bce-vs-ce Fig. 3",
     )
 

@@ -17,7 +17,7 @@ from ncollapse.report.encoding import compact
 from ncollapse.report.figures.curves import collect_panels, curve_panel
 from ncollapse.report.figures.frames import lay_matrix, off_diagonal_limit, scale_colours
 from ncollapse.report.panels import Figure, Panel, Spec, arrange, build, escape, name_once
-from ncollapse.report.paper_tables import AGAINST, gain, group_by_setting, is_rate, name_settings
+from ncollapse.report.paper_tables import AGAINST, SYMBOLS, gain, group_by_setting, is_rate, name_settings
 from ncollapse.report.style import loss_style
 from ncollapse.runs.record import RunRecord
 
@@ -32,11 +32,7 @@ SCORES = {
 SHIFTS = {"published": -0.16, "ours": 0.16, "ours, cut short": 0.16, "predicted": 0.0}
 """Where marks stand beside each other, in places along the axis."""
 LEGEND = ("ours", "ours, cut short", "published", "predicted")
-METHOD = (
-    "Filled: ours, paler where the run was cut short; open: published; dash: predicted. A filled mark within an open "
-    "one is a number reproduced."
-)
-UNPUBLISHED = "Filled: ours, paler where the run was cut short; dash: predicted."
+RATES = ("accuracy", "uniform_accuracy", "compactness", "distinctiveness")
 HEIGHT = 230
 WITHIN = 4.0  # pixels between the centres of two marks, of which the filled one is seen within the open one
 
@@ -45,7 +41,7 @@ def draw_curves(experiment: Experiment, records: Sequence[RunRecord]) -> Figure 
     """What the figure of the paper shows over the epochs, a panel a field."""
     variants = group_runs(records)
     panels = [
-        curve_panel(variants, field, name_field(field), log="accuracy" not in field) for field in experiment.curves
+        curve_panel(variants, field, name_in_words(field), log="accuracy" not in field) for field in experiment.curves
     ]
     method = "Over the epochs, means over seeds; on a log axis a straight descent is exponential."
     title = experiment.title[0].upper() + experiment.title[1:]
@@ -66,7 +62,7 @@ def draw_means(experiment: Experiment, records: Sequence[RunRecord]) -> Figure |
     panels: list[Panel] = []
     for label, cosines in found.items():
         ideal = np.eye(len(cosines))
-        for kind, matrix in (("measured", cosines), ("ideal", ideal), ("measured − ideal", cosines - ideal)):
+        for kind, matrix in (("measured", cosines), ("ideal", ideal), ("difference", cosines - ideal)):
             panels.append(lay_matrix(escape(f"{kind}: {label}" if len(found) > 1 else kind), matrix, len(panels)))
     limit = off_diagonal_limit(list(found.values()))
     colours = scale_colours(limit)
@@ -79,7 +75,7 @@ def draw_means(experiment: Experiment, records: Sequence[RunRecord]) -> Figure |
         "means",
         "Cosines between the class means",
         "The ideal of imbalanced classes after a ReLU is an orthogonal frame: 1 on the diagonal, 0 elsewhere. Colours "
-        f"stop at ±{limit:.2g}, the largest size off the diagonal.",
+        f"stop at ±{limit:.2g}, the largest size off the diagonal. Difference: measured minus ideal.",
         spec,
         experiment.id,
         result=f"Mean size of the cosine between two classes: {said}.",
@@ -105,11 +101,14 @@ def draw_axes(lines: Sequence[Line]) -> Figure | None:
         return None
     name_once(panels)
     spec = build(panels, columns=2, row_height=260, min_width=280, bottom=60, showlegend=True)
+    names = {str(trace.get("name", "")) for trace in spec["data"]}
+    marks = "Open, left: published; filled, right: ours" if any("published" in n for n in names) else "Filled: ours"
+    marks += ", paler where the run was cut short" if any("cut short" in n for n in names) else ""
     return Figure(
         "scores",
         "Scores and biases by what is swept",
-        "Means with their spread over samples (scores) or classes (biases). Open, left: published; filled, right: "
-        "ours, paler where the run was cut short; dash: predicted. The bias should lie between the scores.",
+        f"Means with their spread over samples (scores) or classes (biases). {marks}; dash: predicted. The bias should "
+        "lie between the scores.",
         spec,
         result=describe_agreement(kept),
     )
@@ -143,16 +142,25 @@ def draw_lines(lines: Sequence[Line]) -> Figure | None:
             mine = [line for line in here if str(line.keys.get("loss", "")) == loss]
             style, xs = loss_style(loss), [_name_setting(line, shown) for line in mine]
             traces += _mark(name_loss(loss), mine, xs, style.colour, style.marker, scale=100 if percent else 1)
-        title = name_field(field) + (", %" if percent else "")
+        title = name_in_words(field) + (", %" if percent else "")
         hidden = {"showticklabels": False} if len(settings) > MANY else {"automargin": True}
         x = {"type": "category", "categoryorder": "array", "categoryarray": settings, **hidden}
         panels.append(Panel(title, traces, x, {} if tolerance_in_points(field) else _widen(here)))
     name_once(panels)
     columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
     spec = build(panels, columns=columns, row_height=HEIGHT, min_width=240, bottom=70, showlegend=True)
-    if not any(line.published for line in shown):
-        return Figure("published", "Ours on the predicted numbers", UNPUBLISHED, spec)
-    return Figure("published", "Ours on the published numbers", METHOD, spec)
+    on = "published" if any(line.published for line in shown) else "predicted"
+    return Figure("published", f"Ours on the {on} numbers", describe_marks(spec), spec)
+
+
+def describe_marks(spec: Spec) -> str:
+    """How to read the marks of a figure, as far as it has them."""
+    names = [str(trace.get("name", "")) for trace in spec["data"]]
+    held = {kind: any(name.endswith(kind) for name in names) for kind in LEGEND}
+    said = "Filled: ours" + (", paler where the run was cut short" if held["ours, cut short"] else "")
+    said += "; open: published" if held["published"] else ""
+    said += "; dash: predicted." if held["predicted"] else "."
+    return said + (" A filled mark within an open one is a number reproduced." if held["published"] else "")
 
 
 def _widen(lines: Sequence[Line]) -> Spec:
@@ -177,6 +185,17 @@ def name_field(field: str) -> str:
     ('s_pos', 'NC2 of ReLU features')
     """
     return escape(NAMES.get(field, field.removeprefix("train.")))
+
+
+def name_in_words(field: str) -> str:
+    """A rate in words, any other field as the papers write it.
+
+    >>> name_in_words("test.uniform_accuracy"), name_in_words("train.positive_score")
+    ('test uniform accuracy', 's_pos')
+    """
+    split, _, name = field.rpartition(".")
+    _, meaning = SYMBOLS.get(name, ("", ""))
+    return f"{split} {meaning}" if meaning and name in RATES else name_field(field)
 
 
 def _panel_along(axis: str, values: Sequence[Any], lines: Sequence[Line], title: str) -> Panel:
@@ -284,7 +303,7 @@ def draw_gains(lines: Sequence[Line]) -> Figure | None:
         order = {"type": "category", "autorange": "reversed", "automargin": True, "tickfont": {"size": 10}}
         zero = {"zeroline": True, "zerolinecolor": "var:ink", "showgrid": True}
         unit = ", points" if scale == 100 else ""
-        panels.append(Panel(f"{name_field(field)}{unit}", traces, zero, order))
+        panels.append(Panel(f"{name_in_words(field)}{unit}", traces, zero, order))
     if not panels or len(panels) > 6:
         return None
     name_once(panels)

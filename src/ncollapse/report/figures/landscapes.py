@@ -11,7 +11,7 @@ import numpy as np
 
 from ncollapse.compare import Variant, measured
 from ncollapse.report.encoding import compact, compact_matrix
-from ncollapse.report.panels import Figure, Panel, build, escape
+from ncollapse.report.panels import Figure, Panel, build, escape, side_by_side
 from ncollapse.report.style import FAINT, INK, PAPER, fade, loss_style
 from ncollapse.runs.record import get_nested
 
@@ -55,10 +55,17 @@ def draw_landscapes(variants: Sequence[Variant]) -> Figure | None:
     return Figure(
         "landscapes",
         "Loss landscapes and gradient fields",
-        "The loss of one feature before a fixed simplex of the trained length and bias. Arrows point downhill and are "
-        "as long as the gradient is large; the mark is the mean norm of the trained features. A gradient across the "
-        "angle turns a feature towards its class.",
-        build(panels, columns=min(3, len(panels)), row_height=280, min_width=250, bottom=60, showlegend=False),
+        "The loss of one feature under a fixed classifier: a simplex with the trained length and bias. Arrows point "
+        "downhill, and their length grows with the gradient; the mark is the mean norm of the trained features. A "
+        "gradient across the angle turns a feature towards its class.",
+        build(
+            panels,
+            columns=side_by_side(len(panels)),
+            row_height=280,
+            min_width=230,
+            bottom=60,
+            showlegend=False,
+        ),
         "mse-landscape Figs. 2, 8",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,11 @@ from ncollapse.compare import Variant, name_loss, name_optimiser
 from ncollapse.compare.numbers import show
 from ncollapse.compare.seeds import rounding_limit
 from ncollapse.compare.variants import phrase
-from ncollapse.grammar import count
+from ncollapse.grammar import count, join
 from ncollapse.report.encoding import compact
 from ncollapse.report.figures.curves import gather
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, log_axis, merge_alike, name_once
-from ncollapse.report.style import loss_style
+from ncollapse.report.style import DASHES, loss_style
 
 METRICS = {
     "collapse": ("train.nc1", "NC1 over epochs", True),
@@ -24,7 +24,8 @@ METRICS = {
     "collapse-nc3": ("train.nc3", "NC3 over epochs", True),
     "accuracy": ("test.accuracy", "Test accuracy over epochs", False),
 }
-GROUPS = ("data.name", "model.name", "optim.name")
+GROUPS = {"data.name": "data set", "model.name": "network", "optim.name": "optimiser"}
+"""What a panel has in common besides the loss, and the words for it."""
 MOST_PANELS = 12
 MOST_ENTRIES = 10
 MOST_POINTS = 40_000
@@ -34,10 +35,14 @@ HUES = (225, 15)
 
 
 def draw_multiples(variants: Sequence[Variant]) -> list[Figure]:
-    """One figure a metric, a panel for each group of variants that share loss, data, network and optimiser."""
-    groups = group_variants(variants)
+    """One figure a metric, a panel for each group of variants that share loss, data, network and optimiser.
+
+    Where that leaves one line to a panel, optimisers, and else networks, share a panel.
+    """
+    keys = choose_keys(variants)
+    groups = group_variants(variants, keys)
     names = name_groups(list(groups))
-    swept = find_swept(list(groups.values()))
+    swept = find_swept(list(groups.values()), keys)
     values = sort_values({v.settings.get(swept) for v in variants if swept in v.settings}) if swept else []
     shown = dict(sorted(groups.items(), key=lambda item: -len(item[1]))[:MOST_PANELS])
     notes: tuple[str, ...] = ()
@@ -54,18 +59,16 @@ def draw_multiples(variants: Sequence[Variant]) -> list[Figure]:
         if not panels:
             continue
         name_once(panels)
-        by = f" Colours follow {phrase(swept, 'X').removesuffix(' X')}." if swept else ""
-        spec = build(
-            panels, columns=4 if len(panels) > 6 else 3, row_height=150, min_width=190, gap_y=64, showlegend=True
-        )
+        word = f"the {GROUPS[swept]}" if swept in GROUPS else phrase(swept, "X").removesuffix(" X")
+        by = f" Colours follow {word}." if swept else ""
+        each = f"A panel for each combination of {join(['loss', *(GROUPS[key] for key in keys)])}"
+        spec = build(panels, columns=3, row_height=150, min_width=190, gap_y=64, showlegend=True)
         figures.append(
             Figure(
                 id,
                 title,
-                f"A panel for each combination of loss, data set, network and optimiser; a line for each variant, the "
-                f"mean over its seeds.{by} Lower is more collapsed."
-                if log
-                else f"A panel for each combination of loss, data set, network and optimiser.{by}",
+                f"{each}; a line for each variant, the mean over its seeds.{by}"
+                + (" Lower is more collapsed." if log else ""),
                 share_axes(spec, log),
                 "bce-vs-ce Figs. 2, 4–6; all-losses Figs. 1, 5, 8",
                 notes,
@@ -75,30 +78,40 @@ def draw_multiples(variants: Sequence[Variant]) -> list[Figure]:
     return figures
 
 
-def group_variants(variants: Sequence[Variant]) -> dict[tuple[str, ...], list[Variant]]:
-    """The variants by loss, data set, network and optimiser."""
+def choose_keys(variants: Sequence[Variant]) -> list[str]:
+    """What the variants of a panel share besides the loss, so that a panel has lines to compare."""
+    keys = list(GROUPS)
+    for key in ("optim.name", "model.name"):
+        alone = all(len(members) == 1 for members in group_variants(variants, keys).values())
+        if alone and len({variant.records[0].get(key) for variant in variants}) > 1:
+            keys.remove(key)
+    return keys
+
+
+def group_variants(variants: Sequence[Variant], keys: Iterable[str] = GROUPS) -> dict[tuple[str, ...], list[Variant]]:
+    """The variants by loss and by settings, unless given data set, network and optimiser."""
     groups: dict[tuple[str, ...], list[Variant]] = {}
     for variant in variants:
         record = variant.records[0]
-        key = (variant.loss, *(str(record.get(name) or "") for name in GROUPS))
+        key = (variant.loss, *(str(record.get(name) or "") for name in keys))
         groups.setdefault(key, []).append(variant)
     return groups
 
 
 def name_groups(groups: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
     """Titles of the groups: the loss, and whatever else differs between them."""
-    varying = [i for i in range(1, len(GROUPS) + 1) if len({g[i] for g in groups}) > 1]
+    varying = [i for i in range(1, len(groups[0])) if len({g[i] for g in groups}) > 1]
     return {g: escape(", ".join([name_loss(g[0]), *(name_optimiser(g[i]) for i in varying if g[i])])) for g in groups}
 
 
-def find_swept(groups: Sequence[Sequence[Variant]]) -> str:
+def find_swept(groups: Sequence[Sequence[Variant]], shared: Iterable[str] = GROUPS) -> str:
     """The setting with the most values inside the groups of variants, summed over groups; "" if nothing varies.
 
     The number of epochs stays out, because the length of a line shows it.
     """
     varying: dict[str, int] = {}
     for group in groups:
-        keys = {key for variant in group for key in variant.settings} - {*GROUPS, "optim.epochs"}
+        keys = {key for variant in group for key in variant.settings} - {*shared, "optim.epochs"}
         for key in sorted(keys):
             found = {str(variant.settings.get(key)) for variant in group}
             varying[key] = varying.get(key, 0) + len(found) - 1
@@ -155,6 +168,7 @@ def _panel(
         named = value in values
         name = escape(phrase(swept, value) if named else name_loss(variant.loss))
         colour = _colour(values.index(value), len(values)) if named else loss_style(variant.loss).colour
+        dash = DASHES[values.index(value)] if named and len(values) <= len(DASHES) else "solid"
         traces.append(
             {
                 "type": "scatter",
@@ -165,7 +179,7 @@ def _panel(
                 "showlegend": False,
                 "x": [int(e) for e in epochs],
                 "y": compact(line, 4),
-                "line": {"color": colour, "width": 1.3},
+                "line": {"color": colour, "width": 1.3, "dash": dash},
                 "hovertemplate": f"epoch %{{x}}: %{{y:{'.3g' if log else '.2%'}}}<extra>%{{fullData.name}}</extra>",
             }
         )

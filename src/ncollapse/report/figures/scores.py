@@ -52,13 +52,13 @@ def draw_scores(variants: Sequence[Variant], snapshots: Snapshots, epochs: Epoch
     positions, last = slide_scores(variants, places, epochs or {})
     if positions:
         panel.y["range"] = span_values([panel, *(p for _, (p,) in positions)])
+    dash = "; the dash is the predicted value" if any(t.get("name") == "predicted" for t in panel.traces) else ""
     spec = build([panel], columns=1, row_height=360, min_width=205, bottom=room, showlegend=True)
     return Figure(
         "scores",
         "Scores and biases" if positions else "Scores and biases at the end of training",
-        "One column per run: left half train, right half test, the mark its mean; the dash is the predicted value. "
-        "All three share one axis: a classifier separates well when the biases lie between negative and positive "
-        "scores.",
+        f"One column per run: left half train, right half test, the mark its mean{dash}. All three share one axis: a "
+        "classifier separates well when the biases lie between negative and positive scores.",
         attach_slider(spec, positions, last),
         "bce-vs-ce Figs. 3, 7",
         result=describe_separation([r for v in variants for r in v.counted]),
