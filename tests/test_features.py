@@ -258,6 +258,13 @@ def test_bad_batches():
         extract(mlp(), [])
     with pytest.raises(ValueError, match="labels: 39 for 40 rows"):
         extract(mlp(), [(X, Y[1:])])
+    with pytest.raises(ValueError, match="labels: all are -100"):
+        extract(mlp(), [(X, torch.full_like(Y, -100))])
+    for labels in (None, "cats", ["cat"] * 40):
+        with pytest.raises(ValueError, match="labels: expected integers, one a sample"):
+            extract(mlp(), [(X, labels)])
+    with pytest.raises(ValueError, match=r"labels: .* got a single number"):
+        extract(mlp(), [(X, torch.tensor(1))])
     model = Ends(lambda m, h: m.fc(h), fc=nc.ETFHead(8, 4))
     with pytest.raises(ValueError, match="features: width 9 after batches of width 8"):
         growing(model, [8, 9])
@@ -268,6 +275,17 @@ def test_bad_batches():
     found = extract(narrow, [(X.half() * 1e4 * 1e2, Y)])
     with pytest.raises(ValueError, match="NaN or Inf"):
         nc.measure(found.features, found.labels, head=found.head)
+
+
+def test_batches_without_samples_count_for_nothing():
+    model, empty = mlp(), (X[:0], Y[:0])
+    expected = extract(model, [(X, Y)])
+    for batches in ([empty, (X, Y)], [empty, empty, (X, Y), empty]):
+        found = extract(model, batches)
+        assert torch.equal(found.features, expected.features)
+        assert (found.layer, found.labels.tolist()) == (expected.layer, Y.tolist())
+    with pytest.raises(ValueError, match="batches: empty"):
+        extract(model, [empty])
 
 
 def growing(model, widths):

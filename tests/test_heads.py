@@ -126,6 +126,15 @@ def test_head_without_bias():
     assert nc.Head.of(head).bias is None
 
 
+@pytest.mark.parametrize("head", [nc.LinearHead, nc.ETFHead])
+def test_sizes_are_whole_numbers(head):
+    for sizes, name in ((("4", 3), "dim"), ((4.5, 3), "dim"), ((4, "3"), "num_classes"), ((4, 2.5), "num_classes")):
+        with pytest.raises(TypeError, match=f"^{name}: expected a whole number, got"):
+            head(*sizes)
+    with pytest.raises(ValueError, match="num_classes: expected at least 2, got 1"):
+        head(4, 1)
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
@@ -135,6 +144,7 @@ def test_head_without_bias():
         ({"bias_init": "theory"}, "bias_init='theory' needs a problem"),
         ({"bias_init": [1.0, 2.0]}, "one number for each of 3 classes"),
         ({"bias_init": float("nan")}, "bias_init: expected a finite number, got nan"),
+        ({"bias_init": torch.tensor(float("nan"))}, "bias_init: expected finite numbers, got nan"),
         ({"bias_init": [1.0, 2.0, float("inf")]}, "bias_init: expected finite numbers, got"),
         ({"bias_init": {"prior": [1, 2]}}, "bias_init: expected 3 numbers > 0 as the prior"),
         ({"bias_init": {"prior": [1, 0, 2]}}, "bias_init: expected 3 numbers > 0 as the prior"),

@@ -7,6 +7,7 @@ code does.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,10 +117,8 @@ class LinearHead(nn.Module):
         problem: Any = None,
     ) -> None:
         super().__init__()
-        if dim < 1:
-            raise ValueError(f"dim: expected at least 1, got {dim}")
-        if num_classes < 2:
-            raise ValueError(f"num_classes: expected at least 2, got {num_classes}")
+        _check_size("dim", dim, 1)
+        _check_size("num_classes", num_classes, 2)
         _check_start(bias, bias_init)
         bound = 1.0 / math.sqrt(dim)
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-bound, bound))
@@ -164,6 +163,8 @@ class ETFHead(nn.Module):
         problem: Any = None,
     ) -> None:
         super().__init__()
+        _check_size("dim", dim, 1)
+        _check_size("num_classes", num_classes, 2)
         _check_start(bias, bias_init)
         if not (math.isfinite(scale) and scale > 0.0):
             raise ValueError(f"scale: expected a finite number > 0, got {scale!r}")
@@ -232,6 +233,15 @@ def register_bias_rule(name: str, rule: Callable[[Any], float]) -> None:
     _BIAS_RULES[name] = rule
 
 
+def _check_size(name: str, value: Any, least: int) -> None:
+    try:
+        fits = operator.index(value) >= least
+    except TypeError:
+        raise TypeError(f"{name}: expected a whole number, got {value!r}") from None
+    if not fits:
+        raise ValueError(f"{name}: expected at least {least}, got {value}")
+
+
 def _check_start(bias: bool, bias_init: Any) -> None:
     if not bias and not (isinstance(bias_init, int | float) and bias_init == 0):
         raise ValueError(f"bias_init={bias_init!r} needs a bias, but bias=False")
@@ -267,10 +277,8 @@ def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
         softmax = problem is not None and problem.loss.contrastive
         return (-share.log() if softmax else -share.logit()).to(start)
     values = torch.as_tensor(bias_init, dtype=start.dtype)
-    if values.ndim == 0:
-        return start + values
-    if values.shape != start.shape:
+    if values.ndim and values.shape != start.shape:
         raise ValueError(f"bias_init: expected one number for each of {len(start)} classes, got {list(values.shape)}")
     if not bool(values.isfinite().all()):
         raise ValueError(f"bias_init: expected finite numbers, got {values.tolist()}")
-    return values.clone()
+    return values.clone() if values.ndim else start + values

@@ -327,6 +327,9 @@ def test_differences_that_are_equal_in_every_seed_are_said_so(tmp_path):
     values["bce"] = {"train.nc1": [2e-3, 4e-3, 8e-3]}
     sentence = write_values(tmp_path / "twice", values).findings[1].sentence
     assert "; NC1 2 times higher in each of 3 seeds" in sentence
+    values["bce"] = {"train.nc1": [0.999 * value for value in values["ce"]["train.nc1"]]}
+    sentence = write_values(tmp_path / "nearly", values).findings[1].sentence
+    assert "; NC1 0.1 % lower in each of 3 seeds" in sentence
 
 
 def test_three_losses_that_cannot_be_told_apart(tmp_path):

@@ -153,3 +153,9 @@ def test_one_kind_of_mixing_alone():
 def test_impossible_values_are_named(bad, name):
     with pytest.raises(ValueError, match=f"augment.{name}"):
         Augment(**bad)
+
+
+@pytest.mark.parametrize("value", ["x", None])
+def test_values_that_are_no_numbers_are_named(value):
+    with pytest.raises(TypeError, match=r"augment\.flip: expected a number, got"):
+        Augment(flip=value)

@@ -349,7 +349,7 @@ def test_gaussian_noise_and_splits():
     ("name", "match"),
     [
         ("gaussian:size=3", "no option 'size'"),
-        ("gaussian:dim=two", "dim: expected a int"),
+        ("gaussian:dim=two", "dim: expected a whole number, got 'two'"),
         ("gaussian:dim=2", "dim >= 9"),
         ("gaussian:geometry=cube", "geometry"),
         ("imagenette", "data set: expected .*got 'imagenette'"),

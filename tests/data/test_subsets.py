@@ -92,6 +92,10 @@ def test_random_labels_keep_counts_and_lose_meaning(digits):
     [
         (lambda data: per_class_counts(data, [1, 2]), "counts: expected 10 numbers"),
         (lambda data: per_class_counts(data, [1000] + [1] * 9), r"counts\[0\]: expected a value in 0..142"),
+        (lambda data: per_class_counts(data, [2, 1.5] + [1] * 8), r"counts\[1\]: expected a whole number, got 1.5"),
+        (lambda data: per_class_counts(data, "1234567890"), r"counts\[0\]: expected a whole number, got '1'"),
+        (lambda data: per_class_counts(data, [0] * 10), "counts: no sample is kept"),
+        (lambda data: samples_per_class(data, 2.5), "count: expected a whole number, got 2.5"),
         (lambda data: samples_per_class(data, 0), "count: expected at least 1, got 0"),
         (lambda data: long_tail(data, 0.5), "factor"),
         (lambda data: step_imbalance(data, float("nan")), "ratio"),

@@ -9,6 +9,7 @@ import torch
 
 import ncollapse as nc
 from ncollapse.metrics import collect
+from ncollapse.metrics.files import read_arrays
 
 H = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(12) % 4
@@ -129,7 +130,7 @@ def test_other_kinds_of_tensors_problems_and_statistics_are_refused_by_name():
         nc.ClassStatistics(4, 3).merge(3)
     for sizes in ((0, 3), (4, 0)):
         for kind in (nc.ClassStatistics, nc.NeuralCollapse):
-            with pytest.raises(ValueError, match=r"^num_classes and dim: expected at least 1"):
+            with pytest.raises(ValueError, match=r"^(num_classes|dim): expected a whole number of at least 1, got 0"):
                 kind(*sizes)
 
 
@@ -277,8 +278,33 @@ def test_class_statistics_refuse_bad_batches():
         nc.measure(statistics)
     with pytest.raises(ValueError, match="4 classes"):
         statistics.merge(nc.ClassStatistics(5, 3))
-    with pytest.raises(ValueError, match="at least 1"):
-        nc.ClassStatistics(0, 3)
+    for sizes, name in (((0, 3), "num_classes"), (("4", 3), "num_classes"), ((4, 2.5), "dim"), ((4, None), "dim")):
+        for kind in (nc.ClassStatistics, nc.NeuralCollapse):
+            with pytest.raises(ValueError, match=f"^{name}: expected a whole number of at least 1"):
+                kind(*sizes)
+    assert nc.ClassStatistics(torch.tensor(4), np.int64(3)).update(H, Y).means.shape == (4, 3)
+
+
+@pytest.mark.parametrize("count", [0, 1.5, "4", True, math.nan, [4]])
+def test_counts_are_whole_numbers(count):
+    for name in ("num_classes", "min_count"):
+        with pytest.raises(ValueError, match=f"^{name}: expected a whole number of at least 1, got "):
+            nc.measure(H, Y, **{name: count})
+    assert nc.measure(H, Y, num_classes=Y.max() + 1).num_classes == 4
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ((H * math.nan, Y), "features: NaN or Inf"),
+        ((H, -Y), "labels: expected integers"),
+        (H, "labels: missing"),
+        ("train.npz", "features: expected a tensor"),
+    ],
+)
+def test_what_is_wrong_with_a_reference_is_said_of_the_reference(other, words):
+    with pytest.raises((TypeError, ValueError), match=f"^reference: {words}"):
+        nc.measure(H, Y, W, reference=other)
 
 
 def test_class_statistics_of_an_empty_class():
@@ -305,6 +331,14 @@ def test_a_file_that_is_not_statistics(tmp_path):
         nc.ClassStatistics.load(tmp_path / "x.safetensors")
     with pytest.raises(FileNotFoundError):
         nc.ClassStatistics.load(tmp_path / "absent.safetensors")
+    (tmp_path / "folder.safetensors").mkdir()
+    with pytest.raises(ValueError, match=r"folder.safetensors: not a readable \.safetensors file"):
+        nc.ClassStatistics.load(tmp_path / "folder.safetensors")
+    with pytest.raises(ValueError, match=r"folder.safetensors: not a readable \.safetensors file"):
+        read_arrays(tmp_path / "folder.safetensors")
+    for place in (tmp_path / "folder.safetensors", tmp_path / "absent" / "x.safetensors"):
+        with pytest.raises(OSError, match=rf"{place.name}: cannot be written"):
+            nc.ClassStatistics(4, 3).save(place)
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,27 @@ def test_whole_numbers_tie_exactly_in_float32_tiles(float32_scores):
 
 
 @pytest.mark.parametrize("way", ["float64", "float32"])
+@pytest.mark.parametrize("threshold", [0.0, 2.5])
+@pytest.mark.parametrize("fields", [None, ["accuracy", "class_accuracy"]])
+def test_samples_that_are_zero_tie_whatever_their_order(way, threshold, fields, monkeypatch):
+    """Dead features under equal thresholds have equal logits: the first class decides, and no threshold is right."""
+    if way == "float32":
+        send_to_float32(monkeypatch)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        features, weight = rng.normal(size=(34, 12)), rng.normal(size=(17, 12))
+        labels, bias = rng.permutation(np.arange(34) % 17), np.full(17, threshold)
+        features[10:30] = 0.0
+        m = nc.measure(features, labels, weight, bias, fields=fields)
+        logits = features @ weight.T - bias
+        assert m.accuracy == np.mean(logits.argmax(1) == labels)
+        if fields is None:
+            own = logits[np.arange(34), labels]
+            logits[np.arange(34), labels] = -np.inf
+            assert m.uniform_accuracy == reference.uniform_accuracy(own, logits.max(1))
+
+
+@pytest.mark.parametrize("way", ["float64", "float32"])
 def test_tile_sizes_change_no_digit(way, monkeypatch):
     features, labels, weight, bias = draw(9, 130, 12, [2, 0, 3, 1, 4] * 26)
     if way == "float32":

@@ -119,3 +119,24 @@ def test_what_does_not_fit_is_refused_in_every_process(processes):
         assert "expected a plain tensor, got a DTensor" in found["K > d"]["refused"]
         assert found["K > d"]["label"] == "labels: 1 samples had labels outside 0..19"
         assert found["K > d"]["shape"].startswith("weight: expected this process's rows")
+
+
+def test_shards_need_a_process_group():
+    with pytest.raises(RuntimeError, match=r"^shard_classes: needs torch\.distributed\.init_process_group"):
+        nc.NeuralCollapse(4, 3, shard_classes=True)
+
+
+def test_samples_that_are_zero_tie_in_shards_too():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        for seed in range(20):
+            generator = torch.Generator().manual_seed(seed)
+            features, weight = (torch.randn(n, 12, generator=generator, dtype=torch.float64) for n in (34, 17))
+            labels = torch.randperm(34, generator=generator) % 17
+            features[10:30] = 0.0
+            metric = nc.NeuralCollapse(17, 12, shard_classes=True)
+            metric.update(features, labels)
+            found = metric.second_pass([(features, labels)], head=(weight, torch.zeros(17)))
+            assert found.accuracy == ((features @ weight.T).argmax(1) == labels).double().mean()
+    finally:
+        torch.distributed.destroy_process_group()

@@ -109,6 +109,8 @@ def test_merge_state(data):
     expect(empty.compute(head), nc.measure(features, labels, head=head))
     with pytest.raises(ValueError, match="do not fit"):
         nc.NeuralCollapse(CLASSES, DIM + 1).merge_state(left)
+    with pytest.raises(TypeError, match="incoming_state: expected a metric or its state, got ClassStatistics"):
+        empty.merge_state(left.class_statistics())
     with pytest.raises(ValueError, match="do not fit"):
         nc.NeuralCollapse(CLASSES, DIM + 1).load_state_dict(left.state_dict())
 

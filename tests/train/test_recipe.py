@@ -171,6 +171,9 @@ def test_files(tmp_path):
     (tmp_path / "c.json").write_text("[1]")
     with pytest.raises(ValueError, match="table"):
         Recipe.from_file(tmp_path / "c.json")
+    (tmp_path / "d.json").write_text('{"optim": {"lr": 0.5}, "optim": {"epochs": 1}}')
+    with pytest.raises(ValueError, match=r"d\.json: optim is there twice"):
+        Recipe.from_file(tmp_path / "d.json")
 
 
 @pytest.mark.parametrize(

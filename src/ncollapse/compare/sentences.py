@@ -132,7 +132,8 @@ def size_text(effect: Effect) -> str:
     mean = effect.difference.mean
     side = "higher" if mean > 0 else "lower"
     if effect.quantity.ratio:
-        return f"{show_factor(abs(mean))} times {side}"
+        factor = show_factor(abs(mean))
+        return f"{factor} times {side}" if factor != "1" else f"{show(100 * abs(math.expm1(mean)), 2)} % {side}"
     size = f"{show_points(mean)} {side}"
     images = show_images(effect.difference)
     return f"{size} ({images})" if images else size

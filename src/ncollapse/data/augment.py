@@ -42,6 +42,8 @@ class Augment:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
+            if isinstance(value, str) or value is None:
+                raise TypeError(f"augment.{item.name}: expected a number, got {value!r}")
             if not math.isfinite(value) or value < 0:
                 raise ValueError(f"augment.{item.name}: expected a finite number that is not negative, got {value}")
         for name in ("resized_crop", "mix_probability", "switch_probability"):

@@ -11,6 +11,7 @@ from ncollapse.data.dataset import Dataset
 from ncollapse.frames import orthogonal_frame, simplex_etf
 
 GEOMETRIES = ("etf", "orthogonal", "random")
+KINDS = {int: "a whole number", float: "a number", str: "a name"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def parse_mixture(options: str) -> Mixture:
         try:
             chosen[key] = known[key](value)
         except ValueError:
-            raise ValueError(f"gaussian option {key}: expected a {known[key].__name__}, got {value!r}") from None
+            raise ValueError(f"gaussian option {key}: expected {KINDS[known[key]]}, got {value!r}") from None
     return Mixture(**chosen)
 
 

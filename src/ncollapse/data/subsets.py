@@ -29,7 +29,7 @@ def per_class_counts(dataset: Data, counts: Sequence[int], seed: int | None = 0)
     >>> per_class_counts(load("digits"), [10, 20, 30] + [40] * 7).counts()
     (10, 20, 30, 40, 40, 40, 40, 40, 40, 40)
     """
-    wanted = [int(count) for count in counts]
+    wanted = [_read_count(f"counts[{label}]", count) for label, count in enumerate(counts)]
     if len(wanted) != dataset.num_classes:
         raise ValueError(f"counts: expected {dataset.num_classes} numbers, one a class, got {len(wanted)}")
     for label, (want, have) in enumerate(zip(wanted, dataset.counts())):
@@ -37,13 +37,15 @@ def per_class_counts(dataset: Data, counts: Sequence[int], seed: int | None = 0)
             raise ValueError(
                 f"counts[{label}]: expected a value in 0..{have} (samples of {dataset.classes[label]!r}), got {want}"
             )
+    if not any(wanted):
+        raise ValueError("counts: no sample is kept; at least one class needs some")
     kept = [rows[:want] for rows, want in zip(list_classes(dataset.labels, dataset.num_classes, seed), wanted)]
     return dataset.select(torch.cat(kept).sort().values, draw="per_class_counts", counts=wanted, seed=seed)
 
 
 def samples_per_class(dataset: Data, count: int, seed: int | None = 0) -> Data:
     """Keep the same number of samples of every class."""
-    if count < 1:
+    if _read_count("count", count) < 1:
         raise ValueError(f"count: expected at least 1, got {count}")
     return per_class_counts(dataset, [count] * dataset.num_classes, seed)
 
@@ -104,6 +106,12 @@ def random_labels(dataset: Data, seed: int = 0) -> Data:
     order = torch.randperm(len(dataset), generator=Generator().manual_seed(seed))
     labels = dataset.labels[order.to(dataset.labels.device)]
     return replace(dataset, labels=labels, record=(*dataset.record, {"draw": "random_labels", "seed": seed}))
+
+
+def _read_count(name: str, value: float) -> int:
+    if isinstance(value, str) or value != int(value):
+        raise ValueError(f"{name}: expected a whole number, got {value!r}")
+    return int(value)
 
 
 def _require_factor(name: str, value: float) -> None:

@@ -85,6 +85,8 @@ def extract(
 
     found, name = run_model(model, batches, receive, layer=layer, head=head, split=split, tokens=tokens)
     assert found is not None
+    if not features:
+        raise ValueError(f"labels: all are {(tokens or TokenRule()).ignore_index} (ignore_index); nothing is measured")
     return Extracted(torch.cat(features), torch.cat(labels), found, name)
 
 
@@ -121,6 +123,8 @@ def run_model(
         for batch in batches:
             inputs, targets = split(batch)
             inputs, labels = move(inputs, device), _copy_labels(targets, device)
+            if seen == 0 and not len(labels):
+                continue  # the classifier cannot be found by a batch without samples
             if limit is not None:
                 labels[max(limit - seen, 0) :] = rule.ignore_index
             selection = TokenSelection(labels, inputs, shift, rule.ignore_index) if labels.ndim == 2 else None
@@ -170,7 +174,12 @@ class GivenHead:
 
 def _copy_labels(targets: Any, device: torch.device) -> Tensor:
     """Labels on a device, integers as int64: ignore_index has to fit."""
-    labels = torch.as_tensor(targets)
+    try:
+        labels = torch.as_tensor(targets)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"labels: expected integers, one a sample, got {type(targets).__name__}") from None
+    if labels.ndim == 0:
+        raise ValueError("labels: expected one integer a sample, shape [B], got a single number")
     whole = not labels.is_floating_point() and not labels.is_complex() and labels.dtype != torch.bool
     return labels.to(device, torch.int64 if whole else labels.dtype, copy=True)
 

@@ -44,6 +44,7 @@ class BoundedScores(OwnScores):
         self.shared = centred.times(moments.global_mean)
         offset = self.shared - classifier.bias
         self.offset = self.narrow.offset(offset - offset.mean(), self.scale)
+        self.best_at_zero = torch.argsort(classifier.bias, stable=True)[:2].expand(2)  # where h = 0, the logits are -b
         self.mean_weight = classifier.rows().mean()
         self.anchor_mean = moments.anchor @ self.mean_weight
         self.common_squares = torch.zeros((), dtype=torch.float64, device=inverse.device)
@@ -72,7 +73,7 @@ class BoundedScores(OwnScores):
             tile, bound = self.narrow.multiply(samples, chunk.room)
             scores = self.offset.add_to(tile, bound, samples, tile)
             found[part] = self.logits.decide(*scores, chunk.x[part], chunk.labels[part])
-        return found
+        return torch.where(chunk.zero, self.best_at_zero[0], found)
 
     def _add_part(self, chunk: Chunk, part: slice) -> None:
         place = slice(chunk.start + part.start, chunk.start + part.stop)
@@ -82,7 +83,12 @@ class BoundedScores(OwnScores):
         if self.needs.decisions:
             index = self.logits.settle(*self.offset.add_to(tile, bound, samples, other), x, labels)
             own = self.positive[place] - self.bias[labels]
-            self.put_logits(place, own, self.logits.at(x, index), index)
+            largest, zero = self.logits.at(x, index), chunk.zero[part]
+            if zero.device.type != "cpu" or bool(zero.any()):  # a GPU is not waited for
+                first, second = self.best_at_zero
+                index = torch.where(zero, torch.where(labels == first, second, first), index)
+                largest = torch.where(zero, -self.bias[index], largest)
+            self.put_logits(place, own, largest, index)
         if self.negatives is not None:
             self._add_negatives(tile, chunk, part, other)
         if self.needs.margins:

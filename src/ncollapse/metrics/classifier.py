@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .batches import Array, check_real, refuse_inferred
 from .class_sums import refuse_large_labels, refuse_scale
+from .presence import check_count
 from .rows import Rows
 from .transfer import choose_site, copy_together
 
@@ -135,8 +136,7 @@ def place_classifier(head: tuple[Tensor | None, Tensor | None], dim: int, device
 
 def settle_classes(num_classes: int | None, seen: int | None, classifier: Classifier | None) -> int | None:
     """The number of classes by the argument, the classifier or the labels; raises where they disagree."""
-    if num_classes is not None and (isinstance(num_classes, str) or num_classes != int(num_classes) or num_classes < 1):
-        raise ValueError(f"num_classes: expected a whole number of at least 1, got {num_classes!r}")
+    num_classes = None if num_classes is None else check_count("num_classes", num_classes)
     if classifier is not None:
         rows = len(classifier.weight)
         if num_classes is not None and num_classes != rows:
@@ -148,4 +148,4 @@ def settle_classes(num_classes: int | None, seen: int | None, classifier: Classi
         return seen
     if seen is not None:
         refuse_large_labels(seen - 1, num_classes)
-    return int(num_classes)
+    return num_classes

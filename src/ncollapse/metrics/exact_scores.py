@@ -65,6 +65,7 @@ class ExactScores(SampleScores):
         self.products = self.weight.new_empty(len(self.weight), capacity)  # W x, a class a row
         self.other = self.weight.new_empty(self.classes, capacity)
         self.inverse_distances = self.weight.new_empty(capacity if needs.margins else 0)
+        self.zero = self.labels.new_empty(capacity, dtype=torch.bool)
         self.waiting = slice(0, 0)  # the samples whose products wait
 
     def add(self, chunk: Chunk) -> None:
@@ -79,6 +80,7 @@ class ExactScores(SampleScores):
             count = min(capacity - first, len(chunk.labels) - done)
             part, place = slice(done, done + count), slice(first, first + count)
             torch.mm(self.weight, chunk.x[part].T, out=self.products[:, place])
+            self.zero[place] = chunk.zero[part]
             if self.needs.margins:
                 self.inverse_distances[place] = chunk.inverse[part]
             self.waiting = slice(self.waiting.start, start + count)
@@ -99,7 +101,10 @@ class ExactScores(SampleScores):
             self.nearest.put(place, self.labels[place], means)
         if self.needs.margins:
             self._add_margins(place, scores, self.inverse_distances[:count], other)
-        self._add_scores(place, scores.add_(self.anchored), other)
+        scores.add_(self.anchored)
+        if self.zero.device.type != "cpu" or bool(self.zero[:count].any()):
+            scores.masked_fill_(self.zero[:count], 0.0)
+        self._add_scores(place, scores, other)
         self.waiting = slice(place.stop, place.stop)
 
     def _add_margins(self, place: slice, products: Tensor, inverse: Tensor, room: Tensor) -> None:

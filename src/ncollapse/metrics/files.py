@@ -114,7 +114,7 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
 
     try:
         arrays = load_file(str(file))
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise ValueError(f"{file}: not a readable .safetensors file ({error})") from None
     check_names(file, list(arrays))
     return dict(arrays)

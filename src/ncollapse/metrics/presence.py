@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,11 +86,22 @@ def find_present(counts: Tensor, *, strict: bool = False, min_count: int = 1) ->
     return Presence(counts * filled, classes, strict, min_count)
 
 
+def check_count(name: str, value: Any) -> int:
+    """A whole number of at least 1, as an int; anything else is refused by its name.
+
+    >>> check_count("dim", 3.0)
+    3
+    """
+    value = value.item() if isinstance(value, (Tensor, np.ndarray)) and value.ndim == 0 else value
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value) and value == int(value) and value >= 1):
+        raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
+    return int(value)
+
+
 def check_min_count(min_count: int) -> int:
     """A whole number of at least 1."""
-    if min_count != int(min_count) or min_count < 1:
-        raise ValueError(f"min_count: expected a whole number of at least 1, got {min_count}")
-    return int(min_count)
+    return check_count("min_count", min_count)
 
 
 def refuse_few(largest: int, min_count: int) -> None:

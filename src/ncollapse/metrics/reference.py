@@ -29,8 +29,10 @@ def open_reference(reference: ReferenceLike, dim: int) -> Reference:
         moments, presence = reference.moments()
     else:
         pair = reference if isinstance(reference, tuple) and len(reference) == 2 else (reference, None)
-        source = open_source(*pair)
-        moments, presence = moments_of(sum_classes(source, None, directions=False))
+        try:
+            moments, presence = moments_of(sum_classes(open_source(*pair), None, directions=False))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"reference: {error}") from error
     if moments.offsets.shape[1] != dim:
         raise ValueError(f"reference: expected features of {dim} columns, got {moments.offsets.shape[1]}")
     return Reference(moments, presence)

@@ -89,7 +89,7 @@ class OwnScores(SampleScores):
         super().add(chunk)
         if self.needs.own:
             place = slice(chunk.start, chunk.start + len(chunk.labels))
-            self.positive[place] = self.scores.at(chunk.x, chunk.labels)
+            self.positive[place] = self.scores.at(chunk.x, chunk.labels).masked_fill_(chunk.zero, 0.0)
 
 
 def open_negatives(

@@ -23,6 +23,7 @@ from .similarity import DirectionSums
 from .workspace import Workspace
 
 SAME_TOTAL, SAME_CLASS, SAME_CONSTANT = 1e-7, 1e-5, 1e-12  # how far the energies of the two passes may differ
+FEW_COLUMNS = 8  # that a sample is compared with 0 in before all the others
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,18 @@ class Chunk:
     def centred(self) -> Tensor:
         """Features minus the global mean [c, d]."""
         return torch.sub(self.x, self.moments.shift, out=self.room.take("centred", *self.x.shape))
+
+    @cached_property
+    def zero(self) -> Tensor:
+        """Which samples are 0 [c]: their products around the anchor cancel up to rounding, which would break ties."""
+        opposite = -self.moments.anchor
+        if self.x.device.type != "cpu":
+            return (self.x == opposite).all(1)
+        found = (self.x[:, :FEW_COLUMNS] == opposite[:FEW_COLUMNS]).all(1)
+        likely = found.nonzero().flatten()
+        if len(likely):
+            found[likely] = (self.x[likely] == opposite).all(1)
+        return found
 
     @cached_property
     def norms(self) -> Tensor:

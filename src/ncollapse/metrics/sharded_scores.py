@@ -126,6 +126,7 @@ class ShardedPass:
     ) -> None:
         classes = torch.arange(self.start, self.stop, device=labels.device)
         scores = (self.weight @ x.T).add_(self.anchor_scores)
+        scores.masked_fill_((x == -self.moments.anchor).all(1), 0.0)  # samples that are 0, as in `second_pass.Chunk`
         own_scores = self._own(scores, mine, local)
         logits = scores - self.bias
         own_logit = self._own(logits, mine, local)

@@ -17,6 +17,12 @@ class Shards:
     num_classes: int
     group: Any = None  # a torch.distributed process group; None is the default one
 
+    def __post_init__(self) -> None:
+        if not (dist.is_available() and dist.is_initialized()):
+            raise RuntimeError(
+                "shard_classes: needs torch.distributed.init_process_group first; leave it out in a single process"
+            )
+
     @property
     def rank(self) -> int:
         """The number of this process."""

@@ -11,17 +11,16 @@ from torch import Tensor
 
 from .batches import check_features, check_labels, check_shape, name_rows, to_float64
 from .collapse import Moments, finish_moments, span_means, take_moments
-from .presence import Presence, find_present, refuse_few
+from .presence import Presence, check_count, find_present, refuse_few
 from .rows import ONE_HOT_CLASSES, square_norms
 from .transfer import choose_site, copy_together
 
 STATE = ("counts", "means", "scatter", "squares", "refused")
 
 
-def check_sizes(num_classes: int, dim: int) -> None:
+def check_sizes(num_classes: int, dim: int) -> tuple[int, int]:
     """Refuse statistics of no class or no dimension."""
-    if num_classes < 1 or dim < 1:
-        raise ValueError(f"num_classes and dim: expected at least 1, got num_classes={num_classes}, dim={dim}")
+    return check_count("num_classes", num_classes), check_count("dim", dim)
 
 
 class ClassStatistics:
@@ -38,10 +37,8 @@ class ClassStatistics:
     """
 
     def __init__(self, num_classes: int, dim: int, device: str | torch.device = "cpu") -> None:
-        check_sizes(num_classes, dim)
-        self.num_classes = num_classes
-        self.dim = dim
-        self.state = make_state(num_classes, dim, device)
+        self.num_classes, self.dim = check_sizes(num_classes, dim)
+        self.state = make_state(self.num_classes, self.dim, device)
 
     @classmethod
     def of(cls, state: dict[str, Tensor]) -> ClassStatistics:
@@ -139,10 +136,14 @@ class ClassStatistics:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write to a safetensors file."""
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         self.check()
-        save_file({name: value.cpu().contiguous() for name, value in self.state.items()}, str(path))
+        try:
+            save_file({name: value.cpu().contiguous() for name, value in self.state.items()}, str(path))
+        except SafetensorError as error:
+            raise OSError(f"{path}: cannot be written ({error})") from None
 
     @classmethod
     def load(cls, path: str | PathLike[str], device: str | torch.device = "cpu") -> ClassStatistics:
@@ -152,7 +153,9 @@ class ClassStatistics:
 
         try:
             state = load_file(str(path), device=str(device))
-        except SafetensorError as error:
+        except FileNotFoundError:
+            raise
+        except (SafetensorError, OSError) as error:
             raise ValueError(f"{path}: not a readable .safetensors file ({error})") from None
         if set(state) != set(STATE) or state["means"].ndim != 2:
             raise ValueError(f"{path}: not class statistics; expected the tensors {', '.join(STATE)}")

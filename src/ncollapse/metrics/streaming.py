@@ -101,7 +101,7 @@ class NeuralCollapse(Metric):
     sizes: Tensor
 
     def __init__(self, num_classes: int, dim: int, *, shard_classes: bool = False, **kwargs: Any) -> None:
-        check_sizes(num_classes, dim)
+        num_classes, dim = check_sizes(num_classes, dim)
         alone = {"sync_on_compute": False} if shard_classes else {}
         super().__init__(**{**kwargs, **alone, "compute_with_cache": False})
         self.shards = Shards(num_classes, kwargs.get("process_group")) if shard_classes else None
@@ -267,6 +267,8 @@ class NeuralCollapse(Metric):
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Add the samples of another metric, or of its state."""
+        if not isinstance(incoming_state, (Metric, Mapping)):
+            raise TypeError(f"incoming_state: expected a metric or its state, got {type(incoming_state).__name__}")
         state: dict[str, Any] = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
         _check_state(state, self.num_classes, self.dim)
         super().merge_state(incoming_state if isinstance(incoming_state, Metric) else {"sizes": self.sizes, **state})

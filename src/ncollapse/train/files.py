@@ -20,12 +20,23 @@ def read(path: Path) -> dict[str, Any]:
     """The content of a TOML or JSON file."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # Windows editors write a byte order mark
-        content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        json_file = path.suffix == ".json"
+        content = json.loads(text, object_pairs_hook=_refuse_repeated) if json_file else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"recipe file {path}: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"recipe file {path}: must hold one table of keys, holds a {type(content).__name__}")
     return content
+
+
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table of JSON; a key that is there twice is refused, as in TOML, instead of counting once."""
+    table: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in table:
+            raise ValueError(f"{key} is there twice")
+        table[key] = value
+    return table
 
 
 def structure(content: dict[str, Any], kind: type[T]) -> T:
