@@ -7,6 +7,7 @@ import torch
 
 import ncollapse as nc
 from ncollapse.frames import etf_gram, frame_distance
+from reference.theory import minimise
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +101,31 @@ def test_theory_sets_the_predicted_bias():
     mu = math.sqrt(12.8) * 5e-4
     expected = (9 * math.log(1 / mu - 1) - math.log(1 / (9 * mu) - 1)) / 10
     assert head.bias.tolist() == pytest.approx([expected] * 10, rel=1e-6)
+
+
+@pytest.mark.parametrize(("dim", "features"), [(2, "free"), (3, "relu")])
+def test_theory_in_few_dimensions_is_the_bias_of_the_lowest_minimum(dim, features):
+    decays = {"weight_decay": 5e-3, "feature_decay": 5e-3, "bias_decay": 5e-4}
+    problem = nc.Problem("bce", num_classes=6, per_class=1, features=features, **decays)
+    head = nc.LinearHead(dim, 6, bias_init="theory", problem=problem)
+    lw, lh, lb = decays.values()
+    best = minimise("bce", [1] * 6, lw, lh, lb, relu=features == "relu", dim=dim, restarts=12)
+    assert head.bias.tolist() == pytest.approx([best["bias"]] * 6, rel=1e-5)
+    wide = nc.LinearHead(6, 6, bias_init="theory", problem=problem)
+    assert abs(wide.bias[0].item() - best["bias"]) > 0.05, (
+        "the formula for as many dimensions as classes would be wrong"
+    )
+    again = nc.LinearHead(dim, 6, bias_init="theory", problem=problem.replace(dim=dim))
+    assert torch.equal(again.bias, head.bias)
+
+
+def test_theory_in_few_dimensions_is_not_sought_for_ever():
+    problem = nc.Problem("bce", num_classes=101, per_class=1, weight_decay=5e-3, feature_decay=5e-3)
+    with pytest.raises(ValueError, match=r"101 classes in 5 dimensions.* for up to 100 classes"):
+        nc.LinearHead(5, 101, bias_init="theory", problem=problem)
+    uneven = nc.Problem("bce", class_counts=[5, 3, 1], weight_decay=5e-3, feature_decay=5e-3)
+    with pytest.raises(ValueError, match="no closed form is known for bce with unequal"):
+        nc.LinearHead(2, 3, bias_init="theory", problem=uneven)
 
 
 def test_theory_of_another_number_of_classes_is_refused():

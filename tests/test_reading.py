@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ncollapse.papers.catalogue import get_experiment
+from ncollapse.theory import predict
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/reading.md").read_text(encoding="utf-8")
 ROWS = [
@@ -58,3 +61,21 @@ def test_the_code_prints_what_it_says(capsys):
     assert float(optimum) == pytest.approx(0.0279, abs=5e-5)
     vanished = [sum(float(norm) == 0 for norm in line.strip("()").split(",")) for line in norms]
     assert vanished == [5, 0]
+
+
+def test_rare_classes_live_where_the_decays_are_weak_at_first():
+    ratios = json.loads((ROOT / "results/theory/rare-classes.json").read_text(encoding="utf-8"))["ratios"]
+    for row in ratios[:3]:
+        for kind, name in (("from_scratch", "from scratch"), ("after_weak_decays", "weak decays first")):
+
+            def span(key, scale, digits, runs=row[kind]):
+                low, high = (f"{scale * pick(run[key] for run in runs):.{digits}f}" for pick in (min, max))
+                return low if low == high else f"{low} to {high}"
+
+            assert len(row[kind]) == 3
+            cells = [f"{span('relative_gap', 100, 1)} %", span("predicted_mean_norm", 1, 2), span("mean_norm", 1, 2)]
+            cells = [str(row["ratio"]), name, *cells, f"{span('test_accuracy', 100, 1)} %"]
+            assert f"| {' | '.join(cells)} |" in PAGE
+    point = get_experiment("ncollapse/minority-collapse").grid()[0]
+    optimum = predict(point.recipe.problem(class_counts=(5421,) * 5 + (271,) * 5))
+    assert f"up to a ratio of sizes of {optimum.collapse_ratio:.0f}." in " ".join(PAGE.split())

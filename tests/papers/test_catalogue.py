@@ -31,7 +31,8 @@ IDS = {
 }
 EXTRA = {"bce-vs-ce/k-greater-than-d", "bce-vs-ce/vit", "mse-landscape/random-labels"}
 OURS = {
-    f"ncollapse/{name}" for name in ("bias-init", "k-greater-than-d", "four-losses", "class-sizes", "minority-collapse")
+    f"ncollapse/{name}"
+    for name in ("bias-init", "k-greater-than-d", "four-losses", "class-sizes", "minority-collapse", "narrow-bias-init")
 }
 COUNTS = {
     "bce-vs-ce/table-1": 48,
@@ -60,6 +61,7 @@ COUNTS = {
     "ncollapse/four-losses": 4,
     "ncollapse/class-sizes": 3,
     "ncollapse/minority-collapse": 9,
+    "ncollapse/narrow-bias-init": 6,
 }
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ncollapse.papers.all_losses_claims import LOSSES
+from ncollapse.papers.bias_init import leaves_the_minimum
 from ncollapse.papers.catalogue import get_experiment
 from ncollapse.papers.small_networks import PARAMETERS, ends_at_the_optimum, losses_end_alike, narrow_collapse
 from ncollapse.train import recipes
@@ -63,6 +64,24 @@ def test_bce_in_few_dimensions():
     assert [claim.holds for claim in narrow_collapse([ce, narrow("bce", faster=0.5, uniform=0.95)])] == [True] * 4
     slower = narrow("bce", faster=2.0, uniform=0.8, fall=0.3)
     assert [claim.holds for claim in narrow_collapse([ce, slower])] == [True, False, False, False]
+
+
+def start(bias_init, *, objective, faster=1.0, uniform=0.9, fall=0.001):
+    record = run(
+        history=curve(faster, 0.5, *[fall] * 8), certificate__objective=objective, test__uniform_accuracy=uniform
+    )
+    return {"loss": "bce", "dim": 5, "bias_init": bias_init}, record
+
+
+def test_the_predicted_bias_is_compared_with_0():
+    usual = start(0.0, objective=0.34)
+    better = start("theory", objective=0.30, faster=0.5, uniform=0.95)
+    assert [claim.holds for claim in leaves_the_minimum([usual, better])] == [True] * 4
+    worse = start("theory", objective=0.35, faster=2.0, uniform=0.8, fall=0.9)
+    assert [claim.holds for claim in leaves_the_minimum([usual, worse])] == [False] * 4
+    means = leaves_the_minimum([usual, better, start("theory", objective=0.39, faster=0.5)])
+    assert means[0].holds is False, "means over seeds"
+    assert [claim.holds for claim in leaves_the_minimum([better])] == [None, True]
 
 
 def test_the_four_losses_have_the_parameters_of_the_paper_s_recipe():

@@ -24,7 +24,7 @@ from ncollapse.runs.folder import RunFolder
 from ncollapse.theory import predict
 from ncollapse.train import Diverged, Recipe, recipes, run
 from ncollapse.train.backend import HAS_PRECISION_NAMES, switches
-from ncollapse.train.build import load_splits
+from ncollapse.train.build import build_model, load_splits, make_loaders
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import measure_split
 from ncollapse.train.loop import prepare
@@ -321,7 +321,6 @@ def test_precision_is_set_and_put_back(precision):
     ("changes", "words"),
     [
         ({"data__name": "gaussian", "model__name": "resnet18"}, r"model\.name = 'resnet18' takes images.*gaussian"),
-        ({"model__name": "mlp-5", "model__bias_init": "theory"}, r"'theory' needs.*mlp-5 has 5.*10 classes"),
         (
             {"model__name": "resnet18", "data__samples_per_class": 1, "optim__batch_size": 9},
             r"batch of 1 sample.*optim\.batch_size",
@@ -489,3 +488,13 @@ def test_every_recipe_builds_and_trains_a_step(name, toy, tmp_path):
 def test_what_is_refused_names_the_recipe_s_key(changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         run(recipes.get("digits").override(**changes), tmp_path, device="cpu")
+
+
+def test_a_network_with_fewer_features_than_classes_starts_at_the_bias_of_its_own_problem():
+    recipe = recipes.get("digits").override(model__name="mlp-5", model__bias_init="theory")
+    world = World(0, 1, torch.device("cpu"))
+    loaders = make_loaders(recipe, load_splits(recipe, None), world)
+    model, problem = build_model(recipe, loaders, world)
+    assert problem.dim == 5
+    best = predict(problem, method="numerical")
+    assert model.get_classifier().bias.tolist() == pytest.approx([best.bias] * 10, rel=1e-4)

@@ -1,0 +1,118 @@
+"""What docs and causes say of our perceptrons: more classes than dimensions, rare classes, slow losses."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from ncollapse.papers.catalogue import get_experiment
+from ncollapse.papers.class_sizes import EARLY
+from ncollapse.papers.matching import match
+from ncollapse.papers.small_networks import NARROW_CAUSES, SLOW_CAUSES, measure_errors
+from ncollapse.runs.record import read_run, read_runs
+
+ROOT = Path(__file__).parents[2]
+RUNS = ROOT / "results" / "runs"
+
+
+def read(name):
+    return json.loads((ROOT / "results" / "theory" / name).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def narrow():
+    return {(row["loss"], row["dim"]): row for row in read("narrow-optima.json")}
+
+
+def show_excess(runs, optimum):
+    if not runs:
+        return ""
+    excess = [100 * (run["objective"] / optimum - 1) for run in runs.values()]
+    low, high = (f"{value:.1f}".replace("-0.0", "0.0") for value in (min(excess), max(excess)))
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def test_the_table_of_narrow_networks_is_that_of_the_record(narrow):
+    page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+    for (loss, dim), row in narrow.items():
+        best = row["optimum"]["objective"]
+        assert row["minima"][0]["objective"] == pytest.approx(best, abs=1e-4)
+        assert sum(found["starts"] for found in row["minima"]) == 64
+        others = ", ".join(f"{found['objective']:.4f}" for found in row["minima"][1:])
+        ends = [show_excess(row[kind], best) for kind in ("runs", "runs_from_predicted_bias")]
+        cells = (loss.upper(), str(dim), f"{best:.4f}", others, *ends)
+        assert f"| {' | '.join(cells)} |" in page
+        assert len(row["runs"]) == 3
+
+
+def test_bce_ends_in_a_local_minimum_of_four_dimensions(narrow):
+    row, cause = narrow["bce", 5], NARROW_CAUSES[0].why
+    ends = [run["objective"] for run in row["runs"].values()]
+    mean = sum(ends) / len(ends)
+    assert f"its objective is {mean:.3f}, that of the lowest known one {row['optimum']['objective']:.3f}" in cause
+    local = min((found["objective"] for found in row["minima"]), key=lambda value: abs(value - ends[0]))
+    assert max(ends) / local - 1 < 2e-3
+    assert local > 1.1 * row["optimum"]["objective"]
+    frame = math.sqrt(2 - 2 * math.sqrt(4 / 9))  # NC2 of a tight frame of four dimensions instead of K - 1 = 9
+    for name in row["runs"]:
+        assert read_run(RUNS / name).final("train.nc2") == pytest.approx(frame, abs=1e-3)
+    assert f"NC2 {frame:.4f}" in cause
+    biases = [narrow["bce", dim]["optimum"]["bias"] for dim in (2, 3, 5)]
+    assert f"has to reach {min(biases):.1f} to {max(biases):.1f}" in NARROW_CAUSES[1].why
+
+
+def test_ce_has_no_uniform_accuracy_to_gain_in_three_and_five_dimensions():
+    grid = get_experiment("ncollapse/k-greater-than-d").grid()
+    lost = {}
+    for found in match(grid, read_runs(RUNS)):
+        if found.point.keys["loss"] == "ce":
+            rates = [r.final("test.accuracy") - r.final("test.uniform_accuracy") for r in found.records]
+            lost[found.point.keys["dim"]] = sum(rates) / len(rates)
+    assert 100 * max(lost[3], lost[5]) < 0.3 < 100 * lost[2]
+
+
+def test_mse_ends_at_its_optimum_later():
+    errors = measure_errors(read_run(RUNS / "d26365cbd3bb"))
+    assert f"|W|^2 is {100 * errors[2]:.2f} % from the optimum and the mean scores {100 * max(errors[:2]):.1f} %" in (
+        SLOW_CAUSES[0].why
+    )
+
+
+def test_weak_decays_at_first_keep_the_rare_classes():
+    ratios = read("rare-classes.json")["ratios"]
+    first = [row for row in ratios if row["ratio"] in (10, 20, 30)]
+    warm = [run for row in first for run in row["after_weak_decays"]]
+    scratch = [run for row in ratios for run in row["from_scratch"]]
+    assert {run["remain"] for run in warm} == {5}
+    off = max(abs(run[f"{kind}_norm"] / run[f"predicted_{kind}_norm"] - 1) for run in warm for kind in ("mean", "row"))
+    assert f"within {math.ceil(1000 * off) / 10} %" in EARLY
+    rates = [round(100 * run["test_accuracy"]) for run in warm]
+    others = [round(100 * run["test_accuracy"]) for row in first for run in row["from_scratch"]]
+    assert f"{min(rates)} to {max(rates)} % instead of {min(others)} to {max(others)} %" in EARLY
+    assert f"at least {math.floor(100 * min(run['relative_gap'] for run in scratch))} %" in EARLY
+
+
+def test_readme_says_what_was_found(narrow):
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    row = next(row for row in read("rare-classes.json")["ratios"] if row["ratio"] == 30)
+    means = {
+        (kind, name): round(100 * sum(run[name] for run in row[kind]) / 3)
+        for kind in ("from_scratch", "after_weak_decays")
+        for name in ("test_accuracy", "relative_gap")
+    }
+    assert f"ends at {means['from_scratch', 'test_accuracy']} % test accuracy" in text
+    assert f"a gap of {means['from_scratch', 'relative_gap']} %" in text
+    assert f"the predicted norms and {means['after_weak_decays', 'test_accuracy']} %" in text
+    best, runs = narrow["bce", 5]["optimum"]["objective"], narrow["bce", 5]["runs"]
+    excess = 100 * (sum(run["objective"] for run in runs.values()) / 3 / best - 1)
+    assert f"it ends {excess:.0f} % above the lowest minimum" in text
+    grid = get_experiment("ncollapse/narrow-bias-init").grid()
+    rates = {
+        found.point.keys["bias_init"]: sum(r.final("test.uniform_accuracy") for r in found.records) / 3
+        for found in match(grid, read_runs(RUNS))
+        if found.point.keys["dim"] == 2
+    }
+    assert f"decides {100 * rates['theory']:.0f} % of the test samples instead of {100 * rates[0.0]:.0f} %" in text
+    theory = " ".join((ROOT / "docs" / "theory.md").read_text(encoding="utf-8").split())
+    assert f"{100 * rates['theory']:.0f} instead of {100 * rates[0.0]:.0f} % of the test samples" in theory
