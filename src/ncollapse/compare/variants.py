@@ -32,6 +32,7 @@ WORDS = {
     "decays.bias": "λb",
     "model.bias_init": "b₀",
     "model.feature_dim": "d",
+    "model.feature_dim_linear": "d",
     "optim.batch_size": "batch",
     "optim.weight_decay": "decay",
     "schedule.lag": "schedule delay",
@@ -40,7 +41,11 @@ WORDS = {
     "loss.kappa": "κ",
     "loss.beta": "β",
 }
-UNSET = {"data.subset": "all samples", "model.feature_dim": "the network's own d"}
+UNSET = {
+    "data.subset": "all samples",
+    "model.feature_dim": "the network's own d",
+    "model.feature_dim_linear": "the network's own d",
+}
 PLAIN = ("data.name", "model.name", "optim.name", "model.head", "schedule.name")
 OPTIMISERS = {
     "sgd": "SGD",

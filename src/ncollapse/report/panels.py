@@ -238,18 +238,22 @@ def log_axis(values: Sequence[float]) -> Spec:
     return {"type": "log", "tickfont": {"size": 10}, **labels}
 
 
-def thin(values: Sequence[float], most: int = 6) -> list[float]:
-    """Some of the values, as marks of a log axis: the first, the last and others between, each a fifth above the last.
+def thin(values: Sequence[float], parts: int = 8) -> list[float]:
+    """Some of the values, as marks of a log axis: first, last, and others at least an eighth of the axis apart.
 
     >>> thin([5, 10, 11, 50, 100])
     [5, 10, 50, 100]
+    >>> thin([1, 3, 10, 20, 30, 50, 60, 100, 280, 300])
+    [1, 3, 10, 30, 100, 300]
     """
-    kept: list[float] = []
-    for value in values:
-        if not kept or value >= 1.2 * kept[-1]:
+    if len(values) < 2:
+        return list(values)
+    step = (values[-1] / values[0]) ** (1 / parts)
+    kept = [values[0]]
+    for value in values[1:-1]:
+        if value >= step * kept[-1] and values[-1] >= step * value:
             kept.append(value)
-    places = sorted({round(i * (len(kept) - 1) / max(1, most - 1)) for i in range(most)})
-    return [kept[place] for place in places] if kept else []
+    return [*kept, values[-1]]
 
 
 def for_print(spec: Spec, theme: dict[str, str] = PRINT) -> Spec:
