@@ -8,7 +8,10 @@ import pytest
 
 from ncollapse.papers.catalogue import get_experiment
 from ncollapse.papers.class_sizes import EARLY
+from ncollapse.papers.judge import predict_field
+from ncollapse.papers.markdown import describe_claim
 from ncollapse.papers.matching import match
+from ncollapse.papers.outcome import evaluate
 from ncollapse.papers.small_networks import NARROW_CAUSES, SLOW_CAUSES, measure_errors
 from ncollapse.runs.record import read_run, read_runs
 
@@ -91,6 +94,24 @@ def test_weak_decays_at_first_keep_the_rare_classes():
     others = [round(100 * run["test_accuracy"]) for row in first for run in row["from_scratch"]]
     assert f"{min(rates)} to {max(rates)} % instead of {min(others)} to {max(others)} %" in EARLY
     assert f"at least {math.floor(100 * min(run['relative_gap'] for run in scratch))} %" in EARLY
+
+
+def test_predictions_of_imbalanced_points_are_those_of_their_classes():
+    """What the page predicts, from the recipe alone, against what each run predicted from its own counts."""
+    grid = get_experiment("ncollapse/minority-collapse").grid()
+    for found in match(grid, read_runs(RUNS)):
+        for record in found.records:
+            ours = predict_field(found.point, "train.weight_energy")
+            assert ours == pytest.approx(record.final("prediction.weight_energy"), rel=1e-3)
+
+
+def test_an_answer_says_why_where_that_is_known():
+    outcome = evaluate(get_experiment("ncollapse/minority-collapse"), read_runs(RUNS))
+    said = [describe_claim(outcome, claim) for claim in outcome.claims]
+    assert all(sentence.startswith("does not hold") for sentence in said)
+    assert sum(EARLY in sentence for sentence in said) == 2
+    others = evaluate(get_experiment("ncollapse/bias-init"), read_runs(RUNS))
+    assert not any("not explained" in describe_claim(others, claim) for claim in others.claims)
 
 
 def test_readme_says_what_was_found(narrow):

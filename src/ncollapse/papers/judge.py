@@ -210,14 +210,15 @@ def predict_field(point: Point, field: str) -> float | None:
         return None
     from ncollapse.theory import predict_if_known
     from ncollapse.train.initial_values import share_left
-    from ncollapse.train.theory import count_samples
+    from ncollapse.train.theory import count_per_class, count_samples
 
     if name == "bias" and point.recipe.select == "last":
         share, start = share_left(point.recipe, "bias"), point.recipe.model.bias_init
         if share is not None and isinstance(start, int | float):
             return share * start
-    classes = CLASSES.get(point.recipe.data.name, 10)
-    problem = point.recipe.problem(num_classes=classes, samples=count_samples(point.recipe.data))
+    data = point.recipe.data
+    classes = CLASSES.get(data.name, 10)
+    problem = point.recipe.problem(num_classes=classes, samples=count_samples(data), class_counts=count_per_class(data))
     if name == "bias" and problem is not None and problem.leaves_bias_free:
         return None
     optimum = predict_if_known(problem)

@@ -15,6 +15,7 @@ from ncollapse.papers.experiment import Experiment
 from ncollapse.papers.judge import Line, tolerance_in_points
 from ncollapse.papers.outcome import Outcome
 
+UNKNOWN = "not explained"
 HEAD = ("where", "number", "published", "ours", "seeds", "epochs", "predicted", "off by", "verdict")
 NAMES = {
     "train.weight_energy": "rho",
@@ -254,8 +255,10 @@ def describe_claim(outcome: Outcome, claim: Claim) -> str:
     said = f"{mark(claim, so_far=outcome.only_tried)}: {claim.text}" + (f" ({claim.detail})" if claim.detail else "")
     if claim.threshold:
         said += f" [{claim.threshold}]"
-    if claim.holds is False and not outcome.only_tried and not outcome.experiment.asks:
-        said += f": {find_claim_cause(outcome, claim)}"
+    if claim.holds is False and not outcome.only_tried:
+        why = find_claim_cause(outcome, claim)
+        if not outcome.experiment.asks or not why.startswith(UNKNOWN):  # the answer to a question needs no excuse
+            said += f": {why}"
     return said
 
 
@@ -268,4 +271,4 @@ def find_claim_cause(outcome: Outcome, claim: Claim) -> str:
     for cause in outcome.experiment.claim_causes:
         if claim.text.startswith(cause.start) and (epochs or not cause.if_short):
             return cause.why
-    return "not explained" + (f"; tried at {epochs} only" if epochs else "")
+    return UNKNOWN + (f"; tried at {epochs} only" if epochs else "")

@@ -110,21 +110,40 @@ def mean_batch(samples: int, batch_size: int) -> float:
 
 def count_samples(spec: DataSpec) -> int | None:
     """How many training samples a data set known by name leaves after its subset, every class having its share."""
-    from ncollapse.data import INFO
+    counts = count_per_class(spec)
+    if counts is not None:
+        return sum(counts)
+    whole = _count_all(spec)
+    if whole is None:
+        return None
+    classes, samples = whole
+    return samples if spec.samples_per_class is None else spec.samples_per_class * classes
+
+
+def count_per_class(spec: DataSpec) -> tuple[int, ...] | None:
+    """The training samples of each class where a subset gives the classes unlike shares; None where it does not."""
     from ncollapse.data.subsets import long_tail_counts, step_counts
 
     if spec.per_class_counts is not None:
-        return sum(spec.per_class_counts)
+        return tuple(spec.per_class_counts)
+    whole = _count_all(spec)
+    if whole is None:
+        return None
+    classes, samples = whole
+    if spec.step_imbalance is not None:
+        return tuple(step_counts(classes, samples // classes, spec.step_imbalance))
+    if spec.long_tail is not None:
+        return tuple(long_tail_counts(classes, samples // classes, spec.long_tail))
+    return None
+
+
+def _count_all(spec: DataSpec) -> tuple[int, int] | None:
+    """Classes and training samples of a data set known by name."""
+    from ncollapse.data import INFO
+
     if spec.name not in INFO:
         return None
-    classes, samples = INFO[spec.name].num_classes, round(INFO[spec.name].train * (1 - spec.validation))
-    if spec.samples_per_class is not None:
-        return spec.samples_per_class * classes
-    if spec.step_imbalance is not None:
-        return sum(step_counts(classes, samples // classes, spec.step_imbalance))
-    if spec.long_tail is not None:
-        return sum(long_tail_counts(classes, samples // classes, spec.long_tail))
-    return samples
+    return INFO[spec.name].num_classes, round(INFO[spec.name].train * (1 - spec.validation))
 
 
 def count_classes(name: str) -> int | None:
