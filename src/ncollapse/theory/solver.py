@@ -117,12 +117,16 @@ def solve(
 
 def _one_thread_if_small(problem: Problem) -> AbstractContextManager[object]:
     """One thread for matrices so small that several threads mostly wait for each other, above all on a busy machine."""
-    import scipy.optimize  # noqa: F401  # its own BLAS must be there when the threads are counted
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     k, groups = problem.num_classes, len(problem.groups.counts)
-    small = k * groups * (problem.dim or k) <= SMALL
-    return threadpool_limits(1) if small else nullcontext()
+    if k * groups * (problem.dim or k) > SMALL:
+        return nullcontext()
+    import scipy.optimize  # noqa: F401  # its own BLAS must be there when the threads are counted
+
+    try:
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    except ImportError:  # the core works with torch, NumPy and SciPy alone
+        return nullcontext()
+    return threadpool_limits(1)  # type: ignore[no-any-return]
 
 
 class _Search:
