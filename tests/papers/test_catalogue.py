@@ -32,7 +32,15 @@ IDS = {
 EXTRA = {"bce-vs-ce/k-greater-than-d", "bce-vs-ce/vit", "mse-landscape/random-labels"}
 OURS = {
     f"ncollapse/{name}"
-    for name in ("bias-init", "k-greater-than-d", "four-losses", "class-sizes", "minority-collapse", "narrow-bias-init")
+    for name in (
+        "bias-init",
+        "k-greater-than-d",
+        "four-losses",
+        "class-sizes",
+        "minority-collapse",
+        "narrow-bias-init",
+        "three-optimisers",
+    )
 }
 COUNTS = {
     "bce-vs-ce/table-1": 48,
@@ -62,6 +70,7 @@ COUNTS = {
     "ncollapse/class-sizes": 3,
     "ncollapse/minority-collapse": 9,
     "ncollapse/narrow-bias-init": 6,
+    "ncollapse/three-optimisers": 3,
 }
 
 

@@ -7,7 +7,14 @@ import pytest
 from ncollapse.papers.all_losses_claims import LOSSES
 from ncollapse.papers.bias_init import leaves_the_minimum
 from ncollapse.papers.catalogue import get_experiment
-from ncollapse.papers.small_networks import PARAMETERS, ends_at_the_optimum, losses_end_alike, narrow_collapse
+from ncollapse.papers.judge import predict_field
+from ncollapse.papers.small_networks import (
+    PARAMETERS,
+    ends_at_the_optimum,
+    losses_end_alike,
+    narrow_collapse,
+    optimisers_end_alike,
+)
 from ncollapse.train import recipes
 from reference.paper_runs import curve, run
 
@@ -28,6 +35,26 @@ def test_losses_that_end_alike():
     assert [claim.holds for claim in claims] == [True] * 10
     assert claims[0].text == "training accuracy reaches 100 % under every loss"
     assert claims[5].text == "under CE the mean scores and |W|^2 end within 2 % of the predicted optimum"
+
+
+def test_optimisers_that_end_alike():
+    def end(optimizer, **changes):
+        return {"loss": "mse", "optimizer": optimizer}, perceptron("mse", **changes)[1]
+
+    runs = [end("sgd", accuracy=0.95), end("adam", accuracy=0.96), end("lbfgs", accuracy=0.97)]
+    claims = optimisers_end_alike(runs)
+    assert [claim.holds for claim in claims] == [True] * 7
+    assert claims[5].text == "under L-BFGS the mean scores and |W|^2 end within 2 % of the predicted optimum"
+    others = optimisers_end_alike([end("sgd"), end("adam", by=0.9), end("lbfgs", fall=0.2)])
+    assert [claim.holds for claim in others] == [True, True, False, True, False, True, False]
+
+
+def test_all_optimisers_pose_one_problem():
+    points = get_experiment("ncollapse/three-optimisers").grid()
+    assert [point.recipe.optim.name for point in points] == [point.keys["optimizer"] for point in points]
+    problems = {predict_field(point, "train.weight_energy") for point in points}
+    assert len(problems) == 1
+    assert None not in problems
 
 
 def test_losses_that_do_not():

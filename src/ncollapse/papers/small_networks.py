@@ -10,6 +10,7 @@ from ncollapse.papers.all_losses_claims import ALIKE, LOSSES, METRICS, THRESHOLD
 from ncollapse.papers.bce_vs_ce import ACCURACIES, COLLAPSE, SCORES, train_point
 from ncollapse.papers.claims import Claim, Runs, approach_zero, by_key, faster_under_bce, higher_under_bce
 from ncollapse.papers.experiment import ClaimCause, Experiment, Point, product
+from ncollapse.papers.mse_landscape_claims import generalise_differently
 from ncollapse.runs.record import RunRecord
 
 NARROW = (2, 3, 5)
@@ -65,6 +66,20 @@ def four_losses() -> list[Point]:
     return points
 
 
+def three_optimisers() -> list[Point]:
+    """MSE on 500 images of each class; batches of one size, so that theory sees one problem."""
+    points = []
+    for name, rate in (("sgd", 0.05), ("adam", 1e-3), ("lbfgs", 0.01)):
+        changes: dict[str, Any] = {"data__samples_per_class": 500, "optim__batch_size": 500, "optim__epochs": 200}
+        changes |= {"optim__name": name, "optim__lr": rate, "optim__momentum": 0.9, "measure_every": 5}
+        changes |= {f"loss__{key}": value for key, value in (("name", "mse"), ("kappa", 1.0), ("beta", 1.0))}
+        if name == "lbfgs":
+            changes["schedule__name"] = "constant"  # its line search chooses the step
+        point = perceptron_point({"loss": "ce"}, **changes)
+        points.append(Point({**point.keys, "loss": "mse", "optimizer": name}, point.recipe))
+    return points
+
+
 def more_classes_than_dimensions() -> list[Point]:
     """CE and BCE, the features projected to fewer dimensions than classes."""
     axes = product(loss=("ce", "bce"), dim=NARROW)
@@ -78,6 +93,16 @@ def losses_end_alike(runs: Runs) -> list[Claim]:
         *by_key(runs, "loss", LOSSES, lambda some: approach_zero(some, METRICS)),
         *by_key(runs, "loss", LOSSES, ends_at_the_optimum),
         losses_agree(runs, ALIKE, {}, "at the end", threshold=THRESHOLDS["alike"]),
+    ]
+
+
+def optimisers_end_alike(runs: Runs) -> list[Claim]:
+    """What mse-landscape says of its Figure 3, where each optimiser ends, and whether it matters for the test set."""
+    names = ("sgd", "adam", "lbfgs")
+    return [
+        *by_key(runs, "optimizer", names, lambda some: approach_zero(some, METRICS)),
+        *by_key(runs, "optimizer", names, ends_at_the_optimum),
+        generalise_differently(runs),
     ]
 
 
@@ -137,5 +162,16 @@ EXPERIMENTS = (
         claim_causes=SLOW_CAUSES,
         caption="A perceptron on MNIST as in setting 2 of bce-vs-ce (AdamW, batch size 128, decays 5e-4), under the"
         " losses of all-losses with its parameters.",
+    ),
+    Experiment(
+        "ncollapse/three-optimisers",
+        "do SGD, Adam and L-BFGS end at one optimum?",
+        three_optimisers,
+        asks=True,
+        curves=(*METRICS, "train.accuracy", "test.accuracy"),
+        finals=(*SCORES, *ACCURACIES),
+        claims=optimisers_end_alike,
+        caption="A perceptron on 500 images of each class of MNIST under MSE, with a batch size of 500 and decays of W,"
+        " features and b of 5e-4. mse-landscape compares these optimisers on ResNet18 (Figure 3).",
     ),
 )
