@@ -105,7 +105,8 @@ def _strip_row(place: Place, key: str, low: float, high: float, alone: bool) -> 
     interval = math.isfinite(place.low)
     wrong = ""
     if place.images:
-        wrong = f"{show((1 - found.mean) * place.images, 3)} of {place.images} images wrong"
+        images = f"{(1 - found.mean) * place.images:.1f}".removesuffix(".0")
+        wrong = f"{images} of {place.images} images wrong" + (" on average" if found.n > 1 else "")
     behind = ("" if alone else "best") if place.behind is None else _distance(place)
     return StripRow(
         place.finding,
