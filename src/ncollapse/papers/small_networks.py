@@ -70,13 +70,15 @@ def three_optimisers() -> list[Point]:
     """MSE on 500 images of each class; batches of one size, so that theory sees one problem."""
     points = []
     for name, rate in (("sgd", 0.05), ("adam", 1e-3), ("lbfgs", 0.01)):
-        changes: dict[str, Any] = {"data__samples_per_class": 500, "optim__batch_size": 500, "optim__epochs": 200}
-        changes |= {"optim__name": name, "optim__lr": rate, "optim__momentum": 0.9, "measure_every": 5}
+        changes: dict[str, Any] = {"data__samples_per_class": 500, "optim__batch_size": 500}
+        changes |= {"optim__name": name, "optim__lr": rate, "optim__momentum": 0.9}
+        epochs = 200 if name == "lbfgs" else 2000
+        changes |= {"optim__epochs": epochs, "measure_every": 5 if name == "lbfgs" else 20}
         changes |= {f"loss__{key}": value for key, value in (("name", "mse"), ("kappa", 1.0), ("beta", 1.0))}
         if name == "lbfgs":
             changes["schedule__name"] = "constant"  # its line search chooses the step
         point = perceptron_point({"loss": "ce"}, **changes)
-        points.append(Point({**point.keys, "loss": "mse", "optimizer": name}, point.recipe))
+        points.append(Point({**point.keys, "loss": "mse", "optimizer": name, "epochs": epochs}, point.recipe))
     return points
 
 
@@ -97,13 +99,8 @@ def losses_end_alike(runs: Runs) -> list[Claim]:
 
 
 def optimisers_end_alike(runs: Runs) -> list[Claim]:
-    """What mse-landscape says of its Figure 3, where each optimiser ends, and whether it matters for the test set."""
-    names = ("sgd", "adam", "lbfgs")
-    return [
-        *by_key(runs, "optimizer", names, lambda some: approach_zero(some, METRICS)),
-        *by_key(runs, "optimizer", names, ends_at_the_optimum),
-        generalise_differently(runs),
-    ]
+    """Where each optimiser ends; and, as mse-landscape says of its Figure 3, whether it matters for the test set."""
+    return [*by_key(runs, "optimizer", ("sgd", "adam", "lbfgs"), ends_at_the_optimum), generalise_differently(runs)]
 
 
 def ends_at_the_optimum(runs: Runs) -> Claim:
@@ -171,7 +168,12 @@ EXPERIMENTS = (
         curves=(*METRICS, "train.accuracy", "test.accuracy"),
         finals=(*SCORES, *ACCURACIES),
         claims=optimisers_end_alike,
+        notes=(
+            "L-BFGS with its line search on batches is fragile: of three runs one (seed 2) ended in NaN at epoch"
+            " 72, and is not among the records.",
+        ),
         caption="A perceptron on 500 images of each class of MNIST under MSE, with a batch size of 500 and decays of W,"
-        " features and b of 5e-4. mse-landscape compares these optimisers on ResNet18 (Figure 3).",
+        " features and b of 5e-4: 2000 epochs of SGD and Adam, 200 of L-BFGS, whose steps have up to 25 evaluations."
+        " mse-landscape compares these optimisers on ResNet18 (Figure 3).",
     ),
 )
