@@ -91,13 +91,12 @@ def test_the_card_says_which_intervals_are_corrected(tmp_path):
     assert {p.behind.confidence for p in found.rankings[0].places if p.behind} == {1 - 0.05 / 3}
 
 
-@pytest.mark.parametrize(("seeds", "end"), [(1, "images wrong"), (3, "images wrong on average")])
-def test_images_of_several_seeds_are_a_mean_with_one_decimal(seeds, end, tmp_path):
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_images_of_several_seeds_are_a_mean_with_one_decimal(seeds, tmp_path):
     found = compare_records(read_runs(write_comparison(tmp_path, ("ce", "bce"), seeds=seeds)))
     (strip,) = make_answer(found).strips
     for row in strip.rows:
-        share, images = row.wrong.removesuffix(f" {end}").split(" of ")
-        assert row.wrong.endswith(end)
+        share, images = row.wrong.removesuffix(" images wrong").split(" of ")
         rate = row.finding.estimates[found.rankings[0].quantity.key].mean
         assert float(share) == pytest.approx((1 - rate) * int(images), abs=0.05)
         assert re.fullmatch(r"\d+(\.[1-9])?", share)

@@ -106,7 +106,7 @@ def _strip_row(place: Place, key: str, low: float, high: float, alone: bool) -> 
     wrong = ""
     if place.images:
         images = f"{(1 - found.mean) * place.images:.1f}".removesuffix(".0")
-        wrong = f"{images} of {place.images} images wrong" + (" on average" if found.n > 1 else "")
+        wrong = f"{images} of {place.images} images wrong"
     behind = ("" if alone else "best") if place.behind is None else _distance(place)
     return StripRow(
         place.finding,
