@@ -124,9 +124,7 @@ class LinearHead(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-bound, bound))
         if bias:
             start = torch.empty(num_classes).uniform_(-bound, bound)
-            if hasattr(problem, "loss") and getattr(problem, "dim", dim) is None and dim < num_classes:
-                problem = problem.replace(dim=dim)
-            self.bias = nn.Parameter(_start_bias(start, bias_init, problem))
+            self.bias = nn.Parameter(_start_bias(start, bias_init, problem, dim))
         else:
             self.register_parameter("bias", None)
 
@@ -247,8 +245,8 @@ def _check_start(bias: bool, bias_init: Any) -> None:
         raise ValueError(f"bias_init={bias_init!r} needs a bias, but bias=False")
 
 
-def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
-    """Return the initial thresholds [K]; see `LinearHead`."""
+def _start_bias(start: Tensor, bias_init: Any, problem: Any, dim: int | None = None) -> Tensor:
+    """Return the initial thresholds [K]; see `LinearHead`. `dim` is that of the head where its rows are free."""
     if problem is not None and not hasattr(problem, "loss"):
         raise TypeError(f"problem: expected a Problem, got {type(problem).__name__}")
     if bias_init is None:
@@ -266,6 +264,8 @@ def _start_bias(start: Tensor, bias_init: Any, problem: Any) -> Tensor:
             raise ValueError(f"bias_init={bias_init!r} needs a problem: the loss, the classes and the decays")
         if problem.num_classes != len(start):
             raise ValueError(f"problem has num_classes={problem.num_classes}, but the head num_classes={len(start)}")
+        if problem.dim is None and dim is not None and dim < len(start):
+            problem = problem.replace(dim=dim)
         return torch.full_like(start, float(_BIAS_RULES[bias_init](problem)))
     if isinstance(bias_init, Mapping):
         if set(bias_init) != {"prior"}:

@@ -4,10 +4,11 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ncollapse.papers.catalogue import get_experiment
-from ncollapse.papers.class_sizes import EARLY
+from ncollapse.papers.class_sizes import CAUSES, EARLY
 from ncollapse.papers.judge import predict_field
 from ncollapse.papers.markdown import describe_claim
 from ncollapse.papers.matching import match
@@ -112,6 +113,27 @@ def test_an_answer_says_why_where_that_is_known():
     assert sum(EARLY in sentence for sentence in said) == 2
     others = evaluate(get_experiment("ncollapse/bias-init"), read_runs(RUNS))
     assert not any("not explained" in describe_claim(others, claim) for claim in others.claims)
+
+
+def test_a_few_samples_of_the_rarest_classes_keep_their_features():
+    cause = CAUSES[-1].why
+    records = [record for record in read_runs(RUNS) if record.get("data.step_imbalance") == 300]
+    assert len(records) == 3
+    kept, lengths, means = set(), [], []
+    for record in records:
+        snapshot = record.snapshot()
+        features, labels = snapshot["train.features"], snapshot["train.labels"]
+        for label in range(5, 10):
+            mean = np.linalg.norm(snapshot["train.class_means"][label])
+            if mean > 0.1:
+                norms = np.linalg.norm(features[labels == label], axis=1)
+                assert len(norms) == 18
+                kept.add(int((norms > 0.1).sum()))
+                lengths += norms[norms > 0.1].tolist()
+                means.append(mean)
+    assert kept == {3, 4}
+    assert f"({min(lengths):.1f} to {max(lengths):.1f})" in cause
+    assert f"is {min(means):.2f} to {max(means):.2f} long" in cause
 
 
 def test_readme_says_what_was_found(narrow):

@@ -31,10 +31,7 @@ def leaves_the_minimum(runs: Runs) -> list[Claim]:
     """From the predicted bias against from 0, means over seeds: objective, NC1 early and late, uniform accuracy."""
     found = []
     for dim in sorted({keys["dim"] for keys, _ in runs}):
-        starts = [
-            [record for keys, record in runs if keys["dim"] == dim and keys["bias_init"] == start]
-            for start in ("theory", 0.0)
-        ]
+        starts = split_by_start(runs, "dim", dim)
         text = f"d = {dim}: from the predicted bias, BCE"
         if not all(starts):
             found.append(Claim(f"{text} ends lower than from 0", None, "runs from both starts are needed"))
@@ -55,10 +52,7 @@ def starts_at_the_optimum(runs: Runs) -> list[Claim]:
     """From the predicted bias against from 0, means over seeds: the certified gap at the end, NC1 over the training."""
     found = []
     for decay in sorted({keys["bias_decay"] for keys, _ in runs}):
-        starts = [
-            [record for keys, record in runs if keys["bias_decay"] == decay and keys["bias_init"] == start]
-            for start in ("theory", 0.0)
-        ]
+        starts = split_by_start(runs, "bias_decay", decay)
         text = f"lambda_b = {decay:g}: from the predicted bias, BCE"
         if not all(starts):
             detail = "runs from both starts are needed"
@@ -74,6 +68,12 @@ def starts_at_the_optimum(runs: Runs) -> list[Claim]:
         found.append(Claim(f"{text} ends closer to its optimum than from 0", gaps[0] < gaps[1], detail))
         found.append(collapses_sooner(f"{text} collapses sooner than from 0", *starts))
     return found
+
+
+def split_by_start(runs: Runs, axis: str, value: float) -> list[list[RunRecord]]:
+    """The runs at one value of an axis: those from the predicted bias, and those from 0."""
+    here = [(keys["bias_init"], record) for keys, record in runs if keys[axis] == value]
+    return [[record for start, record in here if start == wanted] for wanted in ("theory", 0.0)]
 
 
 def collapses_sooner(text: str, runs: Sequence[RunRecord], others: Sequence[RunRecord]) -> Claim:
@@ -105,7 +105,7 @@ EXPERIMENTS = (
         asks=True,
         claims=leaves_the_minimum,
         curves=(*COLLAPSE, "train.uniform_accuracy"),
-        finals=(*SCORES, "test.uniform_accuracy", "certificate.objective"),
+        finals=("train.weight_energy", "test.uniform_accuracy", "certificate.objective"),
         caption="A perceptron on MNIST as in setting 2 of bce-vs-ce (AdamW, batch size 128, decays 5e-4), its features"
         " projected to 2, 3 and 5 dimensions: the bias starts at 0, or at that of the lowest known minimum.",
     ),

@@ -15,7 +15,6 @@ from ncollapse.papers.experiment import Experiment
 from ncollapse.papers.judge import Line, tolerance_in_points
 from ncollapse.papers.outcome import Outcome
 
-UNKNOWN = "not explained"
 HEAD = ("where", "number", "published", "ours", "seeds", "epochs", "predicted", "off by", "verdict")
 NAMES = {
     "train.weight_energy": "rho",
@@ -256,19 +255,30 @@ def describe_claim(outcome: Outcome, claim: Claim) -> str:
     if claim.threshold:
         said += f" [{claim.threshold}]"
     if claim.holds is False and not outcome.only_tried:
-        why = find_claim_cause(outcome, claim)
-        if not outcome.experiment.asks or not why.startswith(UNKNOWN):  # the answer to a question needs no excuse
-            said += f": {why}"
+        asks = outcome.experiment.asks  # the answer to a question needs no excuse
+        why = find_known_cause(outcome, claim) if asks else find_claim_cause(outcome, claim)
+        said += f": {why}" if why else ""
     return said
 
 
 def find_claim_cause(outcome: Outcome, claim: Claim) -> str:
     """Why a claim does not hold, or what was tried; "not explained" if neither is known."""
-    coverage = outcome.coverage
-    if claim.lengths:
-        coverage = replace(coverage, lengths=tuple(pair for pair in coverage.lengths if pair[0] in claim.lengths))
-    epochs = coverage.deciding_epochs
+    epochs = _find_deciding_epochs(outcome, claim)
+    return find_known_cause(outcome, claim) or "not explained" + (f"; tried at {epochs} only" if epochs else "")
+
+
+def find_known_cause(outcome: Outcome, claim: Claim) -> str:
+    """Why a claim does not hold, "" if that is not known."""
+    epochs = _find_deciding_epochs(outcome, claim)
     for cause in outcome.experiment.claim_causes:
         if claim.text.startswith(cause.start) and (epochs or not cause.if_short):
             return cause.why
-    return UNKNOWN + (f"; tried at {epochs} only" if epochs else "")
+    return ""
+
+
+def _find_deciding_epochs(outcome: Outcome, claim: Claim) -> str:
+    """How long the runs behind a claim were, where they were shortened."""
+    coverage = outcome.coverage
+    if claim.lengths:
+        coverage = replace(coverage, lengths=tuple(pair for pair in coverage.lengths if pair[0] in claim.lengths))
+    return coverage.deciding_epochs

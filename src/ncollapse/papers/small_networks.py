@@ -57,28 +57,27 @@ def perceptron_point(keys: dict[str, Any], **changes: Any) -> Point:
     return train_point({"data": "mnist", "model": "mlp-128", "optimizer": "adamw", **keys}, **images, **changes)
 
 
+def other_loss(loss: str, keys: dict[str, Any], **changes: Any) -> Point:
+    """The perceptron under a loss that bce-vs-ce does not have."""
+    point = perceptron_point({"loss": "ce"}, loss__name=loss, **changes)
+    return Point({**point.keys, "loss": loss, **keys}, point.recipe)
+
+
 def four_losses() -> list[Point]:
     """CE, focal loss, label smoothing and the rescaled MSE."""
-    points = []
-    for loss, changes in PARAMETERS.items():
-        point = perceptron_point({"loss": "ce"}, loss__name=loss, **changes)
-        points.append(Point({**point.keys, "loss": loss}, point.recipe))
-    return points
+    return [other_loss(loss, {}, **changes) for loss, changes in PARAMETERS.items()]
 
 
 def three_optimisers() -> list[Point]:
     """MSE on 500 images of each class; batches of one size, so that theory sees one problem."""
+    few = {"data__samples_per_class": 500, "optim__batch_size": 500, "optim__momentum": 0.9}
+    mse = {"loss__kappa": 1.0, "loss__beta": 1.0}
+    plain = {"optim__epochs": 2000, "measure_every": 20}
+    search = {"optim__epochs": 200, "measure_every": 5, "schedule__name": "constant"}  # it chooses its steps itself
     points = []
-    for name, rate in (("sgd", 0.05), ("adam", 1e-3), ("lbfgs", 0.01)):
-        changes: dict[str, Any] = {"data__samples_per_class": 500, "optim__batch_size": 500}
-        changes |= {"optim__name": name, "optim__lr": rate, "optim__momentum": 0.9}
-        epochs = 200 if name == "lbfgs" else 2000
-        changes |= {"optim__epochs": epochs, "measure_every": 5 if name == "lbfgs" else 20}
-        changes |= {f"loss__{key}": value for key, value in (("name", "mse"), ("kappa", 1.0), ("beta", 1.0))}
-        if name == "lbfgs":
-            changes["schedule__name"] = "constant"  # its line search chooses the step
-        point = perceptron_point({"loss": "ce"}, **changes)
-        points.append(Point({**point.keys, "loss": "mse", "optimizer": name, "epochs": epochs}, point.recipe))
+    for name, rate, pace in (("sgd", 0.05, plain), ("adam", 1e-3, plain), ("lbfgs", 0.01, search)):
+        keys = {"optimizer": name, "epochs": pace["optim__epochs"]}
+        points.append(other_loss("mse", keys, optim__name=name, optim__lr=rate, **few, **mse, **pace))
     return points
 
 
