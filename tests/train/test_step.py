@@ -89,6 +89,58 @@ def test_lbfgs_forgets_what_sends_its_line_search_beyond_all_numbers():
     assert tally.read() == (pytest.approx(12 * loss.item()), 1)
 
 
+class Played:
+    """What `Captured` is to its caller, on a CPU: fixed buffers in, and results that are always in the same place."""
+
+    def __init__(self, work, buffers, pool, *, kernels, search):
+        self.work, self.buffers, self.output = work, buffers, None
+
+    def __call__(self, *inputs):
+        for buffer, value in zip(self.buffers, inputs):
+            buffer.copy_(value)
+        total, loss, grads = self.work(*self.buffers)
+        if self.output is None:
+            self.output = total.clone(), loss.clone(), [grad.clone() for grad in grads]
+        for place, value in zip((*self.output[:2], *self.output[2]), (total, loss, *grads)):
+            place.copy_(value)
+        return self.output
+
+
+def test_a_captured_search_takes_the_same_steps(monkeypatch):
+    """Three batches, the last one shorter, with norms whose running statistics every evaluation moves."""
+    device = torch.device("cuda", 0) if ON_GPU else torch.device("cpu")
+    spec, found = OptimSpec("lbfgs", 0.1), []
+    torch.manual_seed(0)
+    network = create("resnet32", 4, image_size=8).double()
+    labels = torch.arange(20) % 4
+    batches = [(torch.randn(size, 3, 8, 8, dtype=torch.float64), labels[:size]) for size in (20, 20, 12)]
+    if not ON_GPU:
+        monkeypatch.setattr(step, "Captured", Played)
+    with switches(device, "fp32", not ON_GPU), own_stream(device):
+        feed = [(x.to(device).contiguous(memory_format=torch.channels_last), y.to(device)) for x, y in batches]
+        for captured in (False, True):
+            model = copy.deepcopy(network).to(device).to(memory_format=torch.channels_last)
+            solver, tally = optimiser.make(spec, model), step.Tally(device)
+            start = {key: value.clone() for key, value in state.tensors_of(model, solver).items()}
+            if captured:
+                pool = torch.cuda.graph_pool_handle() if ON_GPU else None
+                search = step.GraphSearchStep(CrossEntropy(model), solver, spec, tally, [feed[0], feed[2]], pool)
+                state.restore(model, solver, start, {})
+            else:
+                search = step.SearchStep(CrossEntropy(model), solver, spec, tally)
+            for x, y in feed:
+                search(x, y, len(x))
+            evaluations = next(iter(solver.state.values()))["func_evals"]
+            found.append((evaluations, tally.read(), {k: v.cpu() for k, v in model.state_dict().items()}))
+    (evaluations, loss, plain), (count, other, replayed) = found
+    assert count == evaluations > 3 * 10
+    assert other == pytest.approx(loss, rel=1e-6)
+    moved = [name for name, value in network.state_dict().items() if not torch.equal(value, plain[name])]
+    assert len(moved) == len(plain)
+    for name in plain:
+        torch.testing.assert_close(replayed[name], plain[name], rtol=1e-5, atol=1e-7)
+
+
 class Decayed(CrossEntropy):
     """With decays of features and head, as in bce-vs-ce's settings 1 and 2."""
 

@@ -52,7 +52,7 @@ class Args:
     epochs: int | None = None
     """Train this long instead; recorded, and stated on the page."""
     measure_every: int | None = None
-    """Measure every so many epochs instead; the last epoch always is."""
+    """Measure every so many epochs instead; the first and the last epoch always are."""
     precision: Literal["fp32", "tf32", "bf16"] | None = None
     """Train in this precision instead of the recipes' own."""
     time_limit: float | None = None

@@ -40,9 +40,9 @@ def choose_epochs(epochs: int, every: int = 1, most: int = EPOCHS) -> frozenset[
     >>> sorted(choose_epochs(100))
     [1, 2, 3, 5, 8, 13, 22, 36, 60, 100]
     >>> sorted(choose_epochs(25, every=10))
-    [10, 20, 25]
+    [1, 10, 20, 25]
     """
-    measured = [*range(every, epochs, every), epochs]
+    measured = sorted({1, *range(every, epochs, every), epochs})
     places = (round(len(measured) ** (i / (most - 1))) for i in range(most))
     return frozenset(measured[place - 1] for place in places)
 

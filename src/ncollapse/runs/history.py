@@ -81,7 +81,8 @@ def cut_history(path: Path, epoch: int, epochs: int = MOST_EPOCHS) -> list[str]:
 def find_missing_epochs(rows: list[Row], every: int, epochs: int | None, reached: int) -> list[range]:
     """Return the epochs up to `reached` that a run measured every `every` epochs should have recorded, but has not.
 
-    The last of the run's `epochs` is always measured. Each range is a gap: its length is the number of rows that are
+    The last of the run's `epochs` is always measured. So is the first, but not in runs of earlier versions, so that it
+    is not missed. Each range is a gap: its length is the number of rows that are
     missing.
 
     >>> find_missing_epochs([{"epoch": 4}, {"epoch": 8}], 2, 9, 9)

@@ -174,7 +174,7 @@ def time_run(recipe: Recipe, splits: dict[str, Samples], device: str | None) -> 
         sample = (perf_counter() - begun) / max(len(labels), 1)
     samples = sum(len(part) for part in splits.values())
     steps = -(-len(splits["train"]) // batch)
-    measured = -(-recipe.optim.epochs // recipe.measure_every)
+    measured = -(-recipe.optim.epochs // recipe.measure_every) + (recipe.measure_every > 1)
     seconds = recipe.optim.epochs * steps * step + (measured + 1) * samples * sample
     return Cost(seconds, *_count_bytes(training, splits))
 

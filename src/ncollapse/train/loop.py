@@ -188,7 +188,7 @@ class _Loop:
         self.record()
         loss = _mean_loss(run, epoch, rate)
         run.epoch, trained, last = epoch, time.perf_counter(), epoch == recipe.optim.epochs
-        if epoch % recipe.measure_every == 0 or last:
+        if is_measured(recipe, epoch):
             row = {"epoch": epoch, "step": epoch * run.loaders.train.steps, "lr": rate, "loss": loss}
             self.measure(row, trained - began)
         if self.measured is not None and (last or self.measured.row.done()):
@@ -311,6 +311,11 @@ class _Measured:
 
     row: Future[dict[str, Any]]
     weights: dict[str, Tensor]
+
+
+def is_measured(recipe: Recipe, epoch: int) -> bool:
+    """Whether an epoch is measured: every so many, and the first and the last, between which NC metrics fall."""
+    return epoch % recipe.measure_every == 0 or epoch in (1, recipe.optim.epochs)
 
 
 def _mean_loss(run: Training, epoch: int, rate: float) -> float:

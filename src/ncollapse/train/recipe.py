@@ -281,7 +281,7 @@ class Recipe:
     select: Literal["last", "best-test", "best-validation"] = "last"
     """Which epoch the summary describes."""
     measure_every: int = 1
-    """Measure every so many epochs; the last epoch is always measured."""
+    """Measure every so many epochs; the first and the last epoch are always measured."""
     seed: int = 0
     """The seed of the initial weights, the order of the samples and the augmentation."""
 

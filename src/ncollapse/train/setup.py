@@ -25,7 +25,7 @@ from ncollapse.train.perceptron import PerceptronStep, is_perceptron
 from ncollapse.train.recipe import Recipe
 from ncollapse.train.recover import find_checkpoint
 from ncollapse.train.state import restore, tensors_of
-from ncollapse.train.step import EagerStep, GraphStep, SearchStep, Tally
+from ncollapse.train.step import EagerStep, GraphSearchStep, GraphStep, SearchStep, Tally
 from ncollapse.train.verify import import_kernels, verify_kernels, verify_last_layer
 from ncollapse.train.verify_folding import verify_folding
 from ncollapse.train.verify_update import verify_update
@@ -75,11 +75,11 @@ def prepare(
     """
     started = time.perf_counter()
     cuda, searches = world.device.type == "cuda", recipe.optim.name == "lbfgs"
-    if graph and (not cuda or searches or world.size > 1):
-        raise ValueError("graph=True needs one GPU, one process and an optimiser other than lbfgs")
+    if graph and (not cuda or world.size > 1):
+        raise ValueError("graph=True needs one GPU and one process")
     if searches and world.size > 1:
         raise ValueError("optim.name = 'lbfgs' runs in one process: its line search needs the whole batch")
-    graph = cuda and not searches and world.size == 1 if graph is None else graph
+    graph = cuda and world.size == 1 if graph is None else graph
 
     if splits is None and cuda:
         reading = begin(lambda: load_splits(recipe, data_root))
@@ -106,7 +106,7 @@ def prepare(
     solver = optimiser.make(recipe.optim, model)
     ours = ":" not in recipe.model.name  # others may use weights in their way
     if ours and graph and recipe.precision == "bf16":
-        fused = recipe.optim.clip_norm is None and verify_update(recipe.optim, world.device)
+        fused = recipe.optim.clip_norm is None and not searches and verify_update(recipe.optim, world.device)
         objective.features = CastFeatures(model, compile=bool(compile), optimiser=solver if fused else None)
     elif compile:
         objective.features = torch.compile(model.features)
@@ -119,7 +119,8 @@ def prepare(
     model.train()
     if graph:
         sizes = {len(y): (x, y) for x, y in (loaders.train.prepare(1, i) for i in {0, loaders.train.steps - 1})}
-        step: EagerStep = GraphStep(minimised, solver, recipe.optim, tally, list(sizes.values()), pool)
+        captured = GraphSearchStep if searches else GraphStep
+        step: EagerStep = captured(minimised, solver, recipe.optim, tally, list(sizes.values()), pool)
     else:
         kind = SearchStep if searches else PerceptronStep if is_perceptron(minimised) else EagerStep
         step = kind(minimised, solver, recipe.optim, tally)

@@ -1,8 +1,9 @@
-"""One step of training: eager, L-BFGS, or captured whole in a CUDA graph. All three are called the same way."""
+"""One step of training: eager, L-BFGS, or captured in a CUDA graph. All of them are called the same way."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -87,16 +88,9 @@ class SearchStep(EagerStep):
         before = [p.detach().clone() for p in self.parameters]
 
         def evaluate() -> Tensor:
-            self.drop_gradients()
-            total, loss = self.objective(x, y, size)
-            total.backward()
-            for p in self.parameters:  # torch's L-BFGS views gradients as vectors, which channels last does not allow
-                if p.grad is not None:
-                    p.grad = p.grad.contiguous()
-            if self.spec.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(self.parameters, self.spec.clip_norm)
+            total, loss = self.evaluate(x, y, size)
             losses.append(loss)
-            return total  # type: ignore[no-any-return]
+            return total
 
         self.optimiser.step(evaluate)  # type: ignore[arg-type, call-arg]
         if not torch.stack([p.isfinite().all() for p in self.parameters]).all():
@@ -106,6 +100,59 @@ class SearchStep(EagerStep):
             self.optimiser.state.clear()
             self.optimiser.step(evaluate)  # type: ignore[arg-type, call-arg]
         self.tally.add(losses[0], size)
+
+    def evaluate(self, x: Tensor, y: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """(objective, mean loss) of a batch; sets the gradient of every parameter."""
+        self.drop_gradients()
+        total, loss = self.objective(x, y, size)
+        total.backward()
+        for p in self.parameters:  # torch's L-BFGS views gradients as vectors, which channels last does not allow
+            if p.grad is not None:
+                p.grad = p.grad.contiguous()
+        if self.spec.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.spec.clip_norm)
+        return total.detach(), loss
+
+
+class GraphSearchStep(SearchStep):
+    """L-BFGS with each evaluation as one CUDA graph; the search between them runs on the host.
+
+    Capturing moves the running statistics of norms: put the state back (`state.restore`) afterwards.
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        optimiser: Optimiser,
+        spec: OptimSpec,
+        tally: Tally,
+        examples: list[tuple[Tensor, Tensor]],
+        pool: Any,
+    ) -> None:
+        super().__init__(objective, optimiser, spec, tally)
+
+        def work(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+            return *super(GraphSearchStep, self).evaluate(x, y, len(x)), [p.grad for p in self.parameters]
+
+        kernels = "search", *(p.shape for p in self.parameters)
+        self.graphs = capture_sizes(work, examples, pool, kernels)
+
+    def evaluate(self, x: Tensor, y: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        total, loss, grads = self.graphs[size](x, y)
+        for p, grad in zip(self.parameters, grads):
+            p.grad = grad
+        return total, loss.clone()  # the next evaluation writes to the same place
+
+
+def capture_sizes(
+    work: Callable[[Tensor, Tensor], Any], examples: list[tuple[Tensor, Tensor]], pool: Any, kernels: Hashable
+) -> dict[int, Captured]:
+    """A graph of the work for each size of batch; one short batch an epoch does not repay a search for its kernels."""
+    most = max(len(x) for x, _ in examples)
+    return {
+        len(x): Captured(work, (x.clone(), y.clone()), pool, kernels=kernels, search=ALL if len(x) == most else None)
+        for x, y in examples
+    }
 
 
 class GraphStep(EagerStep):
@@ -128,17 +175,8 @@ class GraphStep(EagerStep):
         self.updates = features.updates if isinstance(features, CastFeatures) else None
         if self.updates is not None and spec.clip_norm is not None:
             raise ValueError(f"clip_norm: expected None with updates in the backward pass, got {spec.clip_norm}")
-        most = max(len(x) for x, _ in examples)
-        self.graphs: dict[int, Captured] = {}
-        for x, y in examples:
-            # one short batch an epoch does not repay a search for its fastest kernels
-            self.graphs[len(x)] = Captured(
-                lambda x, y: self.work(x, y, len(x)),
-                (x.clone(), y.clone()),
-                pool,
-                kernels=("step", *(p.shape for p in self.parameters)),
-                search=ALL if len(x) == most else None,
-            )
+        kernels = "step", *(p.shape for p in self.parameters)
+        self.graphs = capture_sizes(lambda x, y: self.work(x, y, len(x)), examples, pool, kernels)
 
     def begin_epoch(self) -> None:
         if self.updates is not None:
