@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from ncollapse.train.capture import ALL, Captured
 from ncollapse.train.casting import CastFeatures
 from ncollapse.train.optimiser import Optimiser
-from ncollapse.train.recipe import OptimSpec
+from ncollapse.train.recipe import DecaySpec, OptimSpec
 
 
 class Tally:
@@ -54,6 +55,12 @@ class EagerStep:
 
     def begin_epoch(self) -> None:
         """Call before the first step of an epoch: others may have changed the weights since the last step."""
+
+    def set_decays(self, decays: DecaySpec) -> None:
+        """Take the steps from now on with these decays."""
+        shared = isinstance(self.objective, nn.parallel.DistributedDataParallel)
+        objective = self.objective.module if shared else self.objective
+        objective.set_decays(decays)  # type: ignore[operator, union-attr]
 
     def drop_gradients(self) -> None:
         """What `optimiser.zero_grad` does, without the bookkeeping that takes longer on a small network."""
@@ -111,7 +118,9 @@ class SearchStep(EagerStep):
 class GraphStep(EagerStep):
     """The whole step as one CUDA graph for each size of batch; a call is two copies and a replay.
 
-    Capturing trains a few steps on what the buffers hold: put the state back (`state.restore`) afterwards.
+    Decays are constants of a graph. Where they change during training, `stages` are all decays of the run, and each has
+    its graphs; `set_decays` chooses among them. Capturing trains a few steps on what the buffers hold: put the state
+    back (`state.restore`) afterwards.
     """
 
     def __init__(
@@ -122,23 +131,36 @@ class GraphStep(EagerStep):
         tally: Tally,
         examples: list[tuple[Tensor, Tensor]],
         pool: Any,
+        stages: Sequence[DecaySpec] = (),
     ) -> None:
         super().__init__(objective, optimiser, spec, tally)
         features = getattr(objective, "features", None)
         self.updates = features.updates if isinstance(features, CastFeatures) else None
         if self.updates is not None and spec.clip_norm is not None:
             raise ValueError(f"clip_norm: expected None with updates in the backward pass, got {spec.clip_norm}")
+        self.stages: dict[DecaySpec, dict[int, Captured]] = {}
+        for decays in stages:
+            super().set_decays(decays)
+            self.stages[decays] = self.capture(examples, pool)
+        self.graphs = self.stages[decays] if stages else self.capture(examples, pool)
+
+    def capture(self, examples: list[tuple[Tensor, Tensor]], pool: Any) -> dict[int, Captured]:
+        """The graphs of steps as the objective is now, by the size of their batch."""
         most = max(len(x) for x, _ in examples)
-        self.graphs: dict[int, Captured] = {}
+        graphs: dict[int, Captured] = {}
         for x, y in examples:
             # one short batch an epoch does not repay a search for its fastest kernels
-            self.graphs[len(x)] = Captured(
+            graphs[len(x)] = Captured(
                 lambda x, y: self.work(x, y, len(x)),
                 (x.clone(), y.clone()),
                 pool,
                 kernels=("step", *(p.shape for p in self.parameters)),
                 search=ALL if len(x) == most else None,
             )
+        return graphs
+
+    def set_decays(self, decays: DecaySpec) -> None:
+        self.graphs = self.stages[decays]
 
     def begin_epoch(self) -> None:
         if self.updates is not None:
