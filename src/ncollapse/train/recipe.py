@@ -268,6 +268,11 @@ class DecaySpec:
         what = "0 without a decay of W, the features or b"
         check(self.weak_epochs == 0 or decayed, "decays.weak_epochs", self.weak_epochs, what)
 
+    @property
+    def stages(self) -> tuple[DecaySpec, ...]:
+        """The decays of all epochs, each once."""
+        return tuple(dict.fromkeys((self.at(1), self)))
+
     def at(self, epoch: int) -> DecaySpec:
         """The decays during an epoch, counted from 1.
 

@@ -119,10 +119,8 @@ def prepare(
     model.train()
     if graph:
         sizes = {len(y): (x, y) for x, y in (loaders.train.prepare(1, i) for i in {0, loaders.train.steps - 1})}
-        weak = recipe.decays.weak_epochs
-        stages = dict.fromkeys(recipe.decays.at(epoch) for epoch in (1, weak + 1)) if weak else ()
-        examples = list(sizes.values())
-        step: EagerStep = GraphStep(minimised, solver, recipe.optim, tally, examples, pool, tuple(stages))
+        stages = recipe.decays.stages if recipe.decays.weak_epochs else ()
+        step: EagerStep = GraphStep(minimised, solver, recipe.optim, tally, list(sizes.values()), pool, stages)
     else:
         kind = SearchStep if searches else PerceptronStep if is_perceptron(minimised) else EagerStep
         step = kind(minimised, solver, recipe.optim, tally)
