@@ -281,3 +281,14 @@ def test_momentum_is_named_where_the_optimiser_has_it(tmp_path):
         write_run(tmp_path, {"optim.name": name, "optim.momentum": momentum})
     labels = [variant.label for variant in group_runs(read_runs(tmp_path))]
     assert labels == ["CE · Adam", "CE · SGD · momentum 0", "CE · SGD · momentum 0.9"]
+
+
+def test_weak_decays_at_first_are_named_where_a_run_has_them(tmp_path):
+    weak = {"decays.weak_epochs": 20}
+    for changes in ({}, weak, weak | {"decays.weak_share": 0.05}, {"decays.weak_epochs": 0, "seed": 1}):
+        write_run(tmp_path, changes)
+    variants = group_runs(read_runs(tmp_path))
+    first = "CE · weak decays in epochs 1 to 20"
+    assert [variant.label for variant in variants] == [f"{first} · share of weak decays 0.05", first, "CE"]
+    assert len(variants[-1].records) == 2
+    assert len({variant.context for variant in variants}) == 3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ncollapse.sweep import preview as module
-from ncollapse.sweep.preview import preview
+from ncollapse.sweep.preview import describe_settings, preview
 from ncollapse.train import recipes, run
 
 SHORT = recipes.get("digits").override(optim__epochs=1)
@@ -67,3 +67,10 @@ def test_runs_of_a_tuning_are_looked_for_where_they_are(tmp_path):
     run(tuned, tmp_path / "tuning" / "runs", device="cpu")
     shown = preview([SHORT], tmp_path, tuning=[tuned], timed=False)
     assert (shown.runs, shown.finished) == (2, 1)
+
+
+def test_weak_decays_at_first_are_among_the_settings():
+    recipe = recipes.get("digits").override(decays__weak_epochs=20)
+    said = "decays in the loss: W 0.005, features 0.005, b 0.01"
+    assert f"; {said}, times 0.1 in the first 20 epochs; " in describe_settings(recipe)
+    assert f"; {said}; " in describe_settings(recipes.get("digits"))

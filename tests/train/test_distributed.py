@@ -80,10 +80,11 @@ def test_no_thread_of_the_group_outlives_training(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(tmp_path):
+@pytest.mark.parametrize("changes", [{"optim__clip_norm": 2.0}, {"decays__weak_epochs": 2}], ids=["clip", "weak"])
+def test_two_processes_equal_one(tmp_path, changes):
     counts = [13] * 9 + [14]  # 131 samples: a last batch of 3, shared as 2 and 1
     recipe = recipes.get("digits").override(optim__epochs=3, optim__batch_size=32, data__per_class_counts=counts)
-    recipe = recipe.override(optim__clip_norm=2.0)
+    recipe = recipe.override(**changes)
     one, two = run(recipe, tmp_path / "one", device="cpu"), train_on_two(recipe, tmp_path)
     for split in ("train", "test"):
         for name in ("nc1", "nc2", "nc3", "weight_energy"):

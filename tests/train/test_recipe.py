@@ -72,6 +72,8 @@ def test_run_ids_of_kept_records_are_those_of_their_recipes():
         ({"select": "best-validation"}, ("data.validation", "best-validation")),
         ({"schedule": {"name": "restarts"}}, ("schedule.period",)),
         ({"decays": {"feature": -1e-4}}, ("decays.feature",)),
+        ({"decays": {"weak_epochs": 2.5}}, ("decays.weak_epochs: expected an integer, got 2.5",)),
+        ({"decays": {"weight": 1e-3, "weak_epochs": 100}}, ("decays.weak_epochs", "100", "optim.epochs")),
         ({"augment": {"crop": -1}}, ("augment.crop", "-1")),
         ({"precision": "fp8"}, ("precision", "fp8")),
         ({"schedule": {"name": "step", "milestones": [float("inf")]}}, ("schedule.milestones", "finite")),
@@ -111,6 +113,9 @@ def test_bad_content_is_named(content, words):
         ("decays.weight", -1e-9, 0.0),
         ("decays.feature", -1e-9, 0.0),
         ("decays.bias", -1e-9, 0.0),
+        ("decays.weak_epochs", -1, 0),
+        ("decays.weak_share", -1e-9, 0.0),
+        ("decays.weak_share", 1.001, 1.0),
         ("measure_every", 0, 1),
     ],
 )

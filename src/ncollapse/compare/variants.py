@@ -30,6 +30,8 @@ WORDS = {
     "decays.weight": "λW",
     "decays.feature": "λH",
     "decays.bias": "λb",
+    "decays.weak_epochs": "weak decays in epochs 1 to",
+    "decays.weak_share": "share of weak decays",
     "model.bias_init": "b₀",
     "model.feature_dim": "d",
     "model.feature_dim_linear": "d",

@@ -11,7 +11,13 @@ import hashlib
 import json
 from typing import Any
 
-ADDED_LATER: dict[str, Any] = {"schedule.lag": 0, "data.normalise": "auto", "data.draw": "random"}
+ADDED_LATER: dict[str, Any] = {
+    "schedule.lag": 0,
+    "data.normalise": "auto",
+    "data.draw": "random",
+    "decays.weak_epochs": 0,
+    "decays.weak_share": 0.1,
+}
 """Fields that recipes gained after runs had been recorded, with the value that leaves the run id unchanged."""
 LABELS = ("name",)
 LENGTH = ("optim.epochs", "schedule.milestones", "schedule.factor", "schedule.min_lr", "schedule.period")
@@ -53,8 +59,15 @@ def settings_key(settings: dict[str, Any], *ignored: str) -> str:
 
 
 def point_key(config: dict[str, Any]) -> str:
-    """A key that the runs of one point of a paper's grid share, whatever their seed, length and precision."""
-    return _key(config, *LABELS, *LENGTH, "seed", "precision", "measure_every", "schedule.lag")
+    """A key that the runs of one point of a paper's grid share, whatever their seed, length and precision.
+
+    Epochs of weak decays change with the length; whether there are any counts.
+    """
+    flat = _flatten(_normalise(config))
+    if "decays.weak_epochs" in flat:
+        flat["decays.weak_epochs"] = True
+    ignored = (*LABELS, *LENGTH, "seed", "precision", "measure_every", "schedule.lag")
+    return _dump({key: value for key, value in flat.items() if key not in ignored})
 
 
 def _key(config: dict[str, Any], *ignored: str) -> str:

@@ -240,6 +240,8 @@ bf16'
     named = {"W": decays.weight, "features": decays.feature, "b": decays.bias}
     if any(named.values()):
         parts.append("decays in the loss: " + ", ".join(f"{name} {value:g}" for name, value in named.items() if value))
+        weak = decays.weak_epochs
+        parts[-1] += f", times {decays.weak_share:g} in the first {count(weak, 'epoch')}" if weak else ""
     parts += [describe_augment(recipe), recipe.precision]
     return "; ".join(parts)
 

@@ -45,7 +45,8 @@ def share_unseen(recipe: Recipe, part: Literal["weight", "bias"], samples: int |
     in_the_loss = getattr(recipe.decays, part)
     if recipe.optim.name != "sgd" or samples is None or (recipe.optim.clip_norm is not None and in_the_loss > 0):
         return None
-    decay = recipe.optim.weight_decay + in_the_loss
     steps = math.ceil(samples / recipe.optim.batch_size)
-    rates = (rate_at(recipe, epoch) for epoch in range(1, recipe.optim.epochs + 1))
-    return decay_alone(rates, decay, recipe.optim.momentum, steps=steps)
+    epochs = range(1, recipe.optim.epochs + 1)
+    rates = [rate_at(recipe, epoch) for epoch in epochs]
+    decays = [recipe.optim.weight_decay + getattr(recipe.decays.at(epoch), part) for epoch in epochs]
+    return decay_alone(rates, decays, recipe.optim.momentum, steps=steps)

@@ -174,6 +174,8 @@ class _Loop:
         optimiser.set_rate(run.optimiser, rate)
         run.model.train()
         run.tally.reset()
+        if recipe.decays.weak_epochs:
+            run.step.set_decays(recipe.decays.at(epoch))
         run.step.begin_epoch()
         batch, samples = recipe.optim.batch_size, sum(run.loaders.counts)
         for i, (x, y) in enumerate(run.loaders.train.epoch(epoch)):

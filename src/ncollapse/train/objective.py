@@ -35,9 +35,14 @@ class Objective(nn.Module):
         world: int = 1,
     ) -> None:
         super().__init__()
-        self.model, self.loss, self.decays = model, loss, decays
+        self.model, self.loss = model, loss
         self.precision, self.weight_decay, self.world = precision, weight_decay, world
         self.features: Callable[[Tensor], Tensor] = model.features
+        self.set_decays(decays)
+
+    def set_decays(self, decays: DecaySpec) -> None:
+        """Add these decays to the loss from now on."""
+        self.decays = decays
         self.decayed = decays.weight > 0 or decays.feature > 0 or decays.bias > 0
 
     def forward(self, x: Tensor, y: Tensor, size: int | None = None) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ncollapse.heads import LinearHead
 from ncollapse.train.objective import Objective
 from ncollapse.train.optimiser import Optimiser
-from ncollapse.train.recipe import OptimSpec
+from ncollapse.train.recipe import DecaySpec, OptimSpec
 from ncollapse.train.step import EagerStep, Tally
 
 
@@ -45,6 +45,10 @@ class PerceptronStep(EagerStep):
         self.projection = None if projection is None else Detached(projection.weight)
         self.head = Detached(head.weight), None if head.bias is None else Detached(head.bias)
         self.loss, self.decays = objective.loss, objective.decays
+
+    def set_decays(self, decays: DecaySpec) -> None:
+        super().set_decays(decays)
+        self.decays = decays
 
     @torch.no_grad()
     def find_gradients(self, x: Tensor, y: Tensor, size: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -243,7 +243,11 @@ class ScheduleSpec:
 
 @dataclass(frozen=True)
 class DecaySpec:
-    """Decays added to the loss: weight/2 |W|^2 + feature/2 |H_batch|^2 (a sum over the batch) + bias/2 |b|^2."""
+    """Decays added to the loss: weight/2 |W|^2 + feature/2 |H_batch|^2 (a sum over the batch) + bias/2 |b|^2.
+
+    With `weak_epochs` training begins with weaker decays, which can keep rare classes from vanishing (docs/reading.md).
+    Predictions and certificates are always those of the full decays.
+    """
 
     weight: float = 0.0
     """The decay lambda_W of the classifier's weight W."""
@@ -251,10 +255,35 @@ class DecaySpec:
     """The decay lambda_H of the features, summed over the batch."""
     bias: float = 0.0
     """The decay lambda_b of the classifier's bias b."""
+    weak_epochs: int = 0
+    """For this many epochs at the start, the three decays are multiplied by `weak_share`."""
+    weak_share: float = 0.1
+    """What the three decays are multiplied by in the first `weak_epochs` epochs."""
 
     def __post_init__(self) -> None:
-        for key, value in asdict(self).items():
-            check(math.isfinite(value) and value >= 0, f"decays.{key}", value, ">= 0")
+        for key in ("weight", "feature", "bias", "weak_epochs"):
+            check(math.isfinite(getattr(self, key)) and getattr(self, key) >= 0, *_at(self, f"decays.{key}"), ">= 0")
+        check(0 <= self.weak_share <= 1, "decays.weak_share", self.weak_share, "a share in [0, 1]")
+        decayed = self.weight > 0 or self.feature > 0 or self.bias > 0
+        what = "0 without a decay of W, the features or b"
+        check(self.weak_epochs == 0 or decayed, "decays.weak_epochs", self.weak_epochs, what)
+
+    @property
+    def stages(self) -> tuple[DecaySpec, ...]:
+        """The decays of all epochs, each once."""
+        return tuple(dict.fromkeys((self.at(1), self)))
+
+    def at(self, epoch: int) -> DecaySpec:
+        """The decays during an epoch, counted from 1.
+
+        >>> decays = DecaySpec(weight=0.5, weak_epochs=20)
+        >>> decays.at(20).weight, decays.at(21).weight
+        (0.05, 0.5)
+        """
+        if epoch > self.weak_epochs:
+            return self
+        share = self.weak_share
+        return replace(self, weight=share * self.weight, feature=share * self.feature, bias=share * self.bias)
 
 
 @dataclass(frozen=True)
@@ -292,6 +321,8 @@ class Recipe:
         held_out = self.select != "best-validation" or self.data.validation > 0
         check(held_out, "data.validation", self.data.validation, "> 0 with select = best-validation")
         check(self.measure_every > 0, "measure_every", self.measure_every, "> 0")
+        weak, epochs = self.decays.weak_epochs, self.optim.epochs
+        check(weak < epochs, "decays.weak_epochs", weak, f"fewer than the {epochs} of optim.epochs")
         for key, seed in (("seed", self.seed), ("data.seed", self.data.seed)):
             check(abs(seed) < 2**63, key, seed, "within 64 bits")
 
@@ -345,18 +376,22 @@ class Recipe:
         return update(self, nested)
 
     def with_epochs(self, epochs: int) -> Recipe:
-        """A copy for another number of epochs, whose schedule is stretched or shortened in proportion.
+        """A copy for another number of epochs, its schedule and its weak decays stretched or shortened in proportion.
 
         >>> recipe = Recipe(schedule=ScheduleSpec("step", period=30))
         >>> recipe.optim.epochs, recipe.with_epochs(50).schedule.period
         (100, 15)
         """
-        if epochs < 1:
-            raise ValueError(f"epochs: expected at least 1, got {epochs}")
+        weak = self.decays.weak_epochs
+        if epochs < 1 or (weak and epochs < 2):
+            least = "at least 2 with decays.weak_epochs" if weak else "at least 1"
+            raise ValueError(f"epochs: expected {least}, got {epochs}")
         share = epochs / self.optim.epochs
+        weak = weak and min(max(1, round(weak * share)), epochs - 1)
         milestones = tuple(m if m < 1 else max(1, round(m * share)) for m in self.schedule.milestones)
         period = None if self.schedule.period is None else max(1, round(self.schedule.period * share))
-        return self.override(optim__epochs=epochs, schedule__milestones=milestones, schedule__period=period)
+        stretched = {"schedule__milestones": milestones, "schedule__period": period, "decays__weak_epochs": weak}
+        return self.override(optim__epochs=epochs, **stretched)
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values. Fields added later appear only when set, so that earlier records still compare equal."""

@@ -119,8 +119,9 @@ def prepare(
     model.train()
     if graph:
         sizes = {len(y): (x, y) for x, y in (loaders.train.prepare(1, i) for i in {0, loaders.train.steps - 1})}
+        stages = recipe.decays.stages if recipe.decays.weak_epochs else ()
         captured = GraphSearchStep if searches else GraphStep
-        step: EagerStep = captured(minimised, solver, recipe.optim, tally, list(sizes.values()), pool)
+        step: EagerStep = captured(minimised, solver, recipe.optim, tally, list(sizes.values()), pool, stages)
     else:
         kind = SearchStep if searches else PerceptronStep if is_perceptron(minimised) else EagerStep
         step = kind(minimised, solver, recipe.optim, tally)

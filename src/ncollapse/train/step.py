@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ncollapse.train.capture import ALL, Captured
 from ncollapse.train.casting import CastFeatures
 from ncollapse.train.optimiser import Optimiser
-from ncollapse.train.recipe import OptimSpec
+from ncollapse.train.recipe import DecaySpec, OptimSpec
 
 
 class Tally:
@@ -55,6 +55,12 @@ class EagerStep:
 
     def begin_epoch(self) -> None:
         """Call before the first step of an epoch: others may have changed the weights since the last step."""
+
+    def set_decays(self, decays: DecaySpec) -> None:
+        """Take the steps from now on with these decays."""
+        shared = isinstance(self.objective, nn.parallel.DistributedDataParallel)
+        objective = self.objective.module if shared else self.objective
+        objective.set_decays(decays)  # type: ignore[operator, union-attr]
 
     def drop_gradients(self) -> None:
         """What `optimiser.zero_grad` does, without the bookkeeping that takes longer on a small network."""
@@ -114,11 +120,42 @@ class SearchStep(EagerStep):
         return total.detach(), loss
 
 
-class GraphSearchStep(SearchStep):
-    """L-BFGS with each evaluation as one CUDA graph; the search between them runs on the host.
+class Graphs:
+    """The CUDA graphs of a step, one for each size of batch.
 
-    Capturing moves the running statistics of norms: put the state back (`state.restore`) afterwards.
+    Decays are constants of a graph. Where they change during training, `stages` are all decays of the run, and each has
+    its graphs. Capturing changes what the work changes: put the state back (`state.restore`) afterwards.
     """
+
+    def __init__(
+        self,
+        step: EagerStep,
+        work: Callable[[Tensor, Tensor], Any],
+        examples: list[tuple[Tensor, Tensor]],
+        pool: Any,
+        stages: Sequence[DecaySpec],
+    ) -> None:
+        most = max(len(x) for x, _ in examples)
+        kernels = type(step), *(p.shape for p in step.parameters)
+
+        def capture(x: Tensor, y: Tensor) -> Captured:
+            # one short batch an epoch does not repay a search for its fastest kernels
+            search = ALL if len(x) == most else None
+            return Captured(work, (x.clone(), y.clone()), pool, kernels=kernels, search=search)
+
+        self.stages: dict[DecaySpec | None, dict[int, Captured]] = {}
+        for decays in stages or (None,):
+            if decays is not None:
+                EagerStep.set_decays(step, decays)
+            self.stages[decays] = {len(x): capture(x, y) for x, y in examples}
+        self.stage: DecaySpec | None = stages[-1] if stages else None
+
+    def __call__(self, x: Tensor, y: Tensor, size: int) -> Any:
+        return self.stages[self.stage][size](x, y)
+
+
+class GraphSearchStep(SearchStep):
+    """L-BFGS with each evaluation as one CUDA graph; the search between them runs on the host."""
 
     def __init__(
         self,
@@ -128,38 +165,27 @@ class GraphSearchStep(SearchStep):
         tally: Tally,
         examples: list[tuple[Tensor, Tensor]],
         pool: Any,
+        stages: Sequence[DecaySpec] = (),
     ) -> None:
         super().__init__(objective, optimiser, spec, tally)
 
         def work(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, list[Tensor | None]]:
             return *super(GraphSearchStep, self).evaluate(x, y, len(x)), [p.grad for p in self.parameters]
 
-        kernels = "search", *(p.shape for p in self.parameters)
-        self.graphs = capture_sizes(work, examples, pool, kernels)
+        self.graphs = Graphs(self, work, examples, pool, stages)
+
+    def set_decays(self, decays: DecaySpec) -> None:
+        self.graphs.stage = decays
 
     def evaluate(self, x: Tensor, y: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        total, loss, grads = self.graphs[size](x, y)
+        total, loss, grads = self.graphs(x, y, size)
         for p, grad in zip(self.parameters, grads):
             p.grad = grad
         return total, loss.clone()  # the next evaluation writes to the same place
 
 
-def capture_sizes(
-    work: Callable[[Tensor, Tensor], Any], examples: list[tuple[Tensor, Tensor]], pool: Any, kernels: Hashable
-) -> dict[int, Captured]:
-    """A graph of the work for each size of batch; one short batch an epoch does not repay a search for its kernels."""
-    most = max(len(x) for x, _ in examples)
-    return {
-        len(x): Captured(work, (x.clone(), y.clone()), pool, kernels=kernels, search=ALL if len(x) == most else None)
-        for x, y in examples
-    }
-
-
 class GraphStep(EagerStep):
-    """The whole step as one CUDA graph for each size of batch; a call is two copies and a replay.
-
-    Capturing trains a few steps on what the buffers hold: put the state back (`state.restore`) afterwards.
-    """
+    """The whole step as one CUDA graph; a call is two copies and a replay. Capturing it trains a few steps."""
 
     def __init__(
         self,
@@ -169,14 +195,17 @@ class GraphStep(EagerStep):
         tally: Tally,
         examples: list[tuple[Tensor, Tensor]],
         pool: Any,
+        stages: Sequence[DecaySpec] = (),
     ) -> None:
         super().__init__(objective, optimiser, spec, tally)
         features = getattr(objective, "features", None)
         self.updates = features.updates if isinstance(features, CastFeatures) else None
         if self.updates is not None and spec.clip_norm is not None:
             raise ValueError(f"clip_norm: expected None with updates in the backward pass, got {spec.clip_norm}")
-        kernels = "step", *(p.shape for p in self.parameters)
-        self.graphs = capture_sizes(lambda x, y: self.work(x, y, len(x)), examples, pool, kernels)
+        self.graphs = Graphs(self, lambda x, y: self.work(x, y, len(x)), examples, pool, stages)
+
+    def set_decays(self, decays: DecaySpec) -> None:
+        self.graphs.stage = decays
 
     def begin_epoch(self) -> None:
         if self.updates is not None:
@@ -185,4 +214,4 @@ class GraphStep(EagerStep):
     def __call__(self, x: Tensor, y: Tensor, size: int) -> None:
         if self.updates is not None:
             self.updates.refresh_changed()
-        self.graphs[size](x, y)
+        self.graphs(x, y, size)
