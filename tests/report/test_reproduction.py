@@ -131,7 +131,9 @@ def test_without_published_numbers_the_figure_says_so(records):
 def test_runs_that_differ_apart_from_the_axis_have_panels_of_their_own(records):
     """Two initial biases at each dimension: marks of both at one place could not be told apart."""
     _, lines, _, _ = lay_out("ncollapse/narrow-bias-init", records)
-    spec = draw_axes(lines).spec
+    figure = draw_axes(lines)
+    spec = figure.spec
+    assert "predicted" not in figure.method  # neither in the picture
     titles = [note["text"].removeprefix("<b>").removesuffix("</b>") for note in spec["layout"]["annotations"]]
     assert titles == ["BCE, AdamW, initial bias 0", "BCE, AdamW, initial bias theory"]
     for trace in spec["data"]:

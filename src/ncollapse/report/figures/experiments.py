@@ -106,10 +106,11 @@ def draw_axes(lines: Sequence[Line]) -> Figure | None:
     names = {str(trace.get("name", "")) for trace in spec["data"]}
     marks = "Open, left: published; filled, right: ours" if any("published" in n for n in names) else "Filled: ours"
     marks += ", paler where the run was cut short" if any("cut short" in n for n in names) else ""
+    marks += "; dash: predicted" if any("predicted" in n for n in names) else ""
     return Figure(
         "scores",
         "Scores and biases by what is swept",
-        f"Means with their spread over samples (scores) or classes (biases). {marks}; dash: predicted. The bias should "
+        f"Means with their spread over samples (scores) or classes (biases). {marks}. The bias should "
         "lie between the scores.",
         spec,
         result=describe_agreement(kept),
