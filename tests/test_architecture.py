@@ -13,7 +13,7 @@ import ncollapse
 ROOT = Path(ncollapse.__file__).parent
 DOCS = Path(__file__).parents[1] / "docs" / "architecture.md"
 ROOMS = (
-    *("console", "output", "grammar", "processes", "plugins", "arguments", "early_gpu"),
+    *("console", "output", "grammar", "processes", "plugins", "arguments", "one_thread", "early_gpu"),
     *("frames", "heads", "losses", "metrics", "theory"),
     *("data", "models", "features", "runs", "train", "checkpoints"),
     *("sweep", "compare", "papers", "report", "monitoring", "integrations", "commands", "cli", "__main__"),

@@ -7,8 +7,11 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 import sys
+import textwrap
 import unicodedata
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ SUBSTITUTES = {
     **{"Σ": "Sigma", "Δ": "Delta", "δ": "delta", "ε": "epsilon", "θ": "theta", "‖": "||", "∞": "inf", "…": "..."},
     **{"“": '"', "”": '"', "‘": "'", "’": "'", "√": "sqrt", "∈": "in", "ℓ": "l"},
 }
+GAP, NARROWEST = 2, 12  # blanks between columns; the narrowest that a last column gets
 SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+"))
 
 
@@ -67,6 +71,42 @@ def degrade(error: UnicodeError) -> tuple[bytes, int]:
             found += plain.encode("ascii", "ignore") or b"?"
         raised = character in SUPERSCRIPTS
     return found, error.end
+
+
+def terminal_width() -> int:
+    """Return how many columns the terminal has; 80 where the output goes elsewhere."""
+    return shutil.get_terminal_size().columns
+
+
+def break_lines(text: str, width: int | None, indent: str = "  ") -> str:
+    """Break a sentence into lines of a width, the later ones indented; ids and paths stay whole.
+
+    >>> print(break_lines("runs are listed in out/report.html", 20))
+    runs are listed in
+      out/report.html
+    """
+    if width is None or not text:
+        return text
+    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def lay_out(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
+    """Lay rows out in aligned columns, one text a row; where that is wider than `width`, the last column is broken.
+
+    >>> print(*lay_out([("", "value", "meaning"), ("nc1", "0.25", "spread within classes")], 24), sep="\\n")
+         value  meaning
+    nc1  0.25   spread
+                within
+                classes
+    """
+    sizes = [max(map(len, column)) + GAP for column in zip(*rows, strict=True)][:-1]
+    margin = sum(sizes)
+    room = None if width is None else max(width - margin, NARROWEST)
+    texts = []
+    for *cells, last in rows:
+        start = "".join(cell.ljust(size) for cell, size in zip(cells, sizes, strict=True))
+        texts.append((start + break_lines(last, room, indent="").replace("\n", "\n" + " " * margin)).rstrip())
+    return texts
 
 
 def console() -> Console:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from ncollapse.cli import main
@@ -137,6 +138,19 @@ def test_names_of_data_sets_are_whole_on_a_narrow_terminal(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "digits: embedded, 10 classes, 1438 / 359; scikit-learn"
     assert [line.partition(":")[0] for line in lines[1:4]] == ["mnist", "fashion-mnist", "cifar10"]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_tables_of_predictions_and_certificates_fit_the_terminal(tmp_path, monkeypatch, capsys, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    decays = ["--weight-decay", "5e-4", "--feature-decay", "5e-4", "--bias-decay", "5e-4"]
+    assert main(["predict", "bce", "--num-classes", "10", "--batch-size", "128", *decays, "--sensitivity"]) == 0
+    labels = np.arange(8) % 4
+    np.savez(tmp_path / "f.npz", features=np.eye(4)[labels], labels=labels, weight=np.eye(4))
+    assert main(["certify", str(tmp_path / "f.npz"), *decays]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= width
+    assert "a of the logits a (I - J/K) + c J/K - b" in " ".join(out.split())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows keeps the folder of a process")

@@ -186,13 +186,13 @@ def test_digits_are_split_once_and_for_all():
 def test_npz_images(tmp_path, shape):
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     np.savez(
-        tmp_path / "a.npz", images=images, labels=np.arange(6) % 2, test_images=images, test_labels=np.arange(6) % 3
+        tmp_path / "a.npz", images=images, labels=np.arange(6) % 3, test_images=images, test_labels=np.arange(6) % 2
     )
     data = load(f"npz:{tmp_path / 'a.npz'}")
     assert data.shape == (1 if len(shape) == 3 else 3, 5, 4)
     assert data.num_classes == 3
     test = load(f"npz:{tmp_path / 'a.npz'}", split="test")
-    assert test.labels.tolist() == [0, 1, 2, 0, 1, 2]
+    assert (test.labels.tolist(), test.num_classes) == ([0, 1, 0, 1, 0, 1], 3)
 
 
 def test_npz_vectors_and_names(tmp_path):
@@ -241,6 +241,17 @@ def test_npz_that_does_not_fit_is_refused(tmp_path, arrays, match):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(ValueError, match=match):
         load(f"npz:{tmp_path / 'a.npz'}")
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_npz_with_test_labels_of_a_class_without_training_samples(tmp_path, split):
+    arrays = {"images": np.ones((3, 2)), "labels": np.array([0, 1, 1]), "test_images": np.ones((6, 2))}
+    np.savez(tmp_path / "a.npz", **arrays, test_labels=np.array([0, 7, 6, 1, 3, 2]))
+    match = r"a\.npz: the array labels has no class 2, 3, 6 and 1 more, the array test_labels has"
+    with pytest.raises(ValueError, match=match):
+        load(f"npz:{tmp_path / 'a.npz'}", split=split)
+    np.savez(tmp_path / "b.npz", **arrays, test_labels=np.array([0, 2, 1, 1, 1, 2]), classes=["a", "b", "c"])
+    assert load(f"npz:{tmp_path / 'b.npz'}", split=split).num_classes == 3  # meant, since they have names
 
 
 def test_npz_may_name_classes_that_it_does_not_train(tmp_path):

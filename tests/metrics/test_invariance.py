@@ -193,3 +193,23 @@ def test_an_nn_linear_has_its_bias_flipped():
     assert nc.measure(features, labels, head=linear).accuracy == pytest.approx(
         (logits.argmax(1) == labels).double().mean().item()
     )
+
+
+@pytest.mark.parametrize(("samples", "classes"), [(300, 5), (6000, 200)], ids=["float64", "float32 first"])
+@pytest.mark.parametrize("kind", ["arrays", "batches", "reference"])
+def test_one_sample_far_away_changes_no_decision_of_another(samples, classes, kind):
+    """A sample 1e10 times larger must not cost the others their digits, wherever it stands."""
+    g = np.random.default_rng(0)
+    labels = np.r_[np.arange(classes), g.integers(classes, size=samples - classes)]
+    features, weight, bias = g.normal(size=(samples, 8)), g.normal(size=(classes, 8)), g.normal(size=classes)
+    features[0] *= 1e10
+    means = np.stack([features[labels == k].mean(0) for k in range(classes)])
+    nearest = np.array([((means - h) ** 2).sum(1).argmin() for h in features])
+    expected = (nearest == (features @ weight.T - bias).argmax(1)).mean(), (nearest == labels).mean()
+    for order in (np.arange(samples), np.roll(np.arange(samples), -1), g.permutation(samples)):
+        x, y = features[order], labels[order]
+        cuts = sorted({1, samples // 3, samples})
+        given = (x, y) if kind != "batches" else (Batches(torch.tensor(x), torch.tensor(y), cuts),)
+        other = (features, labels) if kind == "reference" else None
+        m = nc.measure(*given, weight=weight, bias=bias, reference=other, fields=["nc4", "nearest_mean_accuracy"])
+        assert (m.nc4, m.nearest_mean_accuracy) == pytest.approx(expected, abs=1e-12)

@@ -128,6 +128,23 @@ def test_without_published_numbers_the_figure_says_so(records):
     assert not any("published" in trace["name"] for trace in figure.spec["data"])
 
 
+def test_runs_that_differ_apart_from_the_axis_have_panels_of_their_own(records):
+    """Two initial biases at each dimension: marks of both at one place could not be told apart."""
+    _, lines, _, _ = lay_out("ncollapse/narrow-bias-init", records)
+    figure = draw_axes(lines)
+    spec = figure.spec
+    assert "predicted" not in figure.method  # neither in the picture
+    titles = [note["text"].removeprefix("<b>").removesuffix("</b>") for note in spec["layout"]["annotations"]]
+    assert titles == ["BCE, AdamW, initial bias 0", "BCE, AdamW, initial bias theory"]
+    for trace in spec["data"]:
+        assert len(trace["x"]) == len(set(trace["x"])) == 3
+    biases = {
+        line.keys["bias_init"]: line.ours for line in lines if line.field == "train.bias" and line.keys["dim"] == 2
+    }
+    drawn = [trace["y"][0] for trace in spec["data"] if trace["name"] == "bias, ours"]
+    assert drawn == pytest.approx([biases[0.0], biases["theory"]], rel=1e-4)
+
+
 def test_scores_are_drawn_along_every_axis(records):
     _, lines, _, _ = lay_out("bce-vs-ce/figure-3", records)
     spec = draw_axes(lines).spec

@@ -14,7 +14,6 @@ from ncollapse.metrics.files import read_arrays
 from ncollapse.theory import Certificate, Problem, certify
 
 LOSS_PARAMS = ("alpha", "M", "kappa", "beta", "label_smoothing", "class_reduction")
-WIDTH = 100  # columns that hold every row
 
 
 @dataclass(frozen=True)
@@ -83,11 +82,6 @@ def main(argv: list[str]) -> int:
 
 def show(certificate: Certificate) -> None:
     """Print a certificate as a table."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for _ in range(3):
-        table.add_column(no_wrap=True)
     model = "non-negative" if certificate.features == "relu" else "any"
     rows = (
         ("objective", f"{certificate.objective:.9g}", f"of this last layer, {certificate.num_samples} samples"),
@@ -110,9 +104,6 @@ def show(certificate: Certificate) -> None:
             "implied, with one threshold for all classes",
         ),
     )
-    for row in rows:
-        if row[1] != "nan":
-            table.add_row(*row)
     screen = console.console()
-    # lines stay whole: a narrow terminal wraps them, a file keeps them
-    screen.print(table, width=max(screen.width, WIDTH), crop=False, no_wrap=True, soft_wrap=True)
+    for line in console.lay_out([row for row in rows if row[1] != "nan"], console.terminal_width()):
+        screen.print(line, soft_wrap=True, highlight=False)

@@ -146,9 +146,10 @@ def show(
         about = {} if normalisation is None else {"normalisation": normalisation.to_dict()}
         console.print_json({**measurement.to_dict(), **about})
         return
-    screen = console.console()
-    for line in make_table(measurement, asked):
+    screen, width = console.console(), console.terminal_width()
+    for line in make_table(measurement, asked, width):
         style = "bold" if line.heading else None
         screen.print(line.text, style=style, soft_wrap=True, highlight=False, markup=False)
     if normalisation is not None:
-        screen.print(f"\nmeasured on {normalisation.describe()}", soft_wrap=True, highlight=False)
+        about_pixels = console.break_lines(f"measured on {normalisation.describe()}", width)
+        screen.print(f"\n{about_pixels}", soft_wrap=True, highlight=False)

@@ -34,6 +34,7 @@ THRESHOLDS = {
     "collapse_count": "class size at or below which a class collapses",
     "collapse_ratio": "imbalance from which on the smallest classes collapse",
 }
+CLASS_COLUMNS = ("class", "samples", "margin", "|h|", "|w|")
 SPELLINGS = {
     r"features='(\w+)'": r"--features \1",
     r"method='(\w+)'": r"--method \1",
@@ -154,9 +155,10 @@ def spell(message: str) -> str:
 
 def show(prediction: Prediction, *, sensitivity: bool = False) -> None:
     """Print the prediction, beside what the printed theorem would say, and its thresholds."""
-    problem, printed = prediction.problem, prediction.printed_theorem()
+    problem, printed, width = prediction.problem, prediction.printed_theorem(), console.terminal_width()
     size = f"K = {problem.num_classes}, n = {number(problem.per_class)}, mu = {number(prediction.mu)}"
-    lines = [f"{problem.loss.name}, {size}, {problem.features} features: {prediction.phase} phase"]
+    heading = f"{problem.loss.name}, {size}, {problem.features} features: {prediction.phase} phase"
+    lines = [console.break_lines(heading, width)]
     head = ["", "predicted"] + ([f"printed {printed['theorem'].split(' ', 1)[1]}"] if printed else []) + ["meaning"]
     rows = []
     for name, meaning in MEANINGS.items():
@@ -164,16 +166,17 @@ def show(prediction: Prediction, *, sensitivity: bool = False) -> None:
         if not math.isnan(value):
             said = [number(printed[name]) if name in printed else ""] if printed else []
             rows.append([name, number(value), *said, meaning])
-    lines += ["", *lay_out(head, rows), "", f"bias separates the scores: {'yes' if prediction.separates else 'no'}"]
+    lines += ["", *console.lay_out([head, *rows], width)]
+    lines += ["", f"bias separates the scores: {'yes' if prediction.separates else 'no'}"]
     if prediction.class_gaps is not None:
-        lines += ["", *lay_out(["class", "samples", "margin", "|h|", "|w|"], tabulate_classes(prediction))]
+        lines += ["", *console.lay_out([CLASS_COLUMNS, *tabulate_classes(prediction)])]
     known = [
         [name, number(value), meaning]
         for name, meaning in THRESHOLDS.items()
         if (value := getattr(prediction, name)) is not None and not math.isnan(value)
     ]
     if known:
-        lines += ["", *lay_out(["threshold", "value", "meaning"], known)]
+        lines += ["", *console.lay_out([["threshold", "value", "meaning"], *known], width)]
     if prediction.transition is not None and prediction.transition.first_order:
         reach = prediction.transition
         lines += [
@@ -184,8 +187,8 @@ def show(prediction: Prediction, *, sensitivity: bool = False) -> None:
         table = prediction.sensitivity()
         decays = list(table["objective"])
         rows = [[name, *(number(row[decay]) for decay in decays)] for name, row in table.items()]
-        lines += ["", *lay_out(["derivative by", *decays], rows)]
-    lines += ["", *prediction.notes] if prediction.notes else []
+        lines += ["", *console.lay_out([["derivative by", *decays], *rows])]
+    lines += ["", *(console.break_lines(note, width) for note in prediction.notes)] if prediction.notes else []
     screen = console.console()
     for line in lines:
         screen.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -200,12 +203,6 @@ def tabulate_classes(prediction: Prediction) -> list[list[str]]:
         prediction.weight_norms,
     )
     return [[str(index), *map(number, row)] for index, row in enumerate(zip(*columns, strict=True))]
-
-
-def lay_out(head: list[str], rows: list[list[str]]) -> list[str]:
-    """Lines with aligned columns; they stay whole, so that a narrow terminal wraps them and a file keeps them."""
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in (head, *rows)]
 
 
 def number(value: float) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from ncollapse.commands.options import parse_args, parse_index
+from ncollapse.console import break_lines, print_json, terminal_width
 from ncollapse.output import refuse_file
 
 if TYPE_CHECKING:
@@ -150,7 +149,6 @@ def join_repeated(argv: list[str], flag: str) -> list[str]:
 
 def print_results(selections: list[Selection], records: list[RunRecord], args: Args) -> int:
     """Write the pages, print what came out, and say which runs are not finished."""
-    from ncollapse.console import print_json
     from ncollapse.papers.reproduce import evaluate_selection
     from ncollapse.report.reproduction import write_outcome
 
@@ -183,19 +181,14 @@ def print_outcome(outcome: Outcome) -> None:
     """The numbers of what was run, the claims and the verdict, as wide as the terminal."""
     from ncollapse.papers.markdown import describe_claim, to_text
 
-    width = shutil.get_terminal_size().columns
-    print("\n" + fill(f"{outcome.experiment.id}: {outcome.experiment.title}", width))
+    width = terminal_width()
+    print("\n" + break_lines(f"{outcome.experiment.id}: {outcome.experiment.title}", width))
     for line in to_text(outcome.lines, width):
         print(line)
     for claim in outcome.claims:
-        print(fill(f"- {describe_claim(outcome, claim)}", width))
+        print(break_lines(f"- {describe_claim(outcome, claim)}", width))
     detail = f" ({outcome.detail})" if outcome.detail else ""
-    print(fill(f"{outcome.experiment.id}: {outcome.verdict}{detail}", width))
-
-
-def fill(text: str, width: int) -> str:
-    """A sentence broken into lines; ids and paths are not broken."""
-    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    print(break_lines(f"{outcome.experiment.id}: {outcome.verdict}{detail}", width))
 
 
 def print_states(records: list[RunRecord]) -> None:
@@ -212,7 +205,6 @@ def print_states(records: list[RunRecord]) -> None:
 
 def print_list(args: Args) -> int:
     """Every id with its runs, its data, its estimated GPU minutes and its state; with --only of the runs that fit."""
-    from ncollapse.console import print_json
     from ncollapse.papers.archive import find_records
     from ncollapse.papers.catalogue import CATALOGUE, get_experiment, list_entries, list_ids
     from ncollapse.papers.cost import PACKED
@@ -237,7 +229,7 @@ def print_list(args: Args) -> int:
     ]
     titles = ["what", *(row["title"] for row in rows)]
     widest = max(map(len, lines))
-    wide = not sys.stdout.isatty() or shutil.get_terminal_size().columns >= widest + 2 + max(map(len, titles))
+    wide = not sys.stdout.isatty() or terminal_width() >= widest + 2 + max(map(len, titles))
     for line, title in zip(lines, titles):
         print(f"{line:<{widest}}  {title}" if wide else line)
     note = (
@@ -245,13 +237,12 @@ def print_list(args: Args) -> int:
         f"; three runs at a time (--engine packed) take {PACKED:g} of it. short: trained for fewer epochs"
         " than asked for. The state is that of the runs under OUT and of the records kept in results/runs."
     )
-    print(fill(note, shutil.get_terminal_size().columns))
+    print(break_lines(note, terminal_width()))
     return 0
 
 
 def print_plan(selections: list[Selection], index: tuple[int, int] | None, args: Args) -> int:
     """The runs that the experiments expand to, each once, with its state."""
-    from ncollapse.console import print_json
     from ncollapse.grammar import count
     from ncollapse.papers.selection import plan_rows
 

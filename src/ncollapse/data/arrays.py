@@ -10,7 +10,7 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from ncollapse.data.dataset import Dataset, MissingSplit
+from ncollapse.data.dataset import Dataset, MissingSplit, refuse_untrained
 from ncollapse.metrics.files import NPY_HEADERS, open_npz, read_member
 
 MOST_CLASSES = 1_000_000
@@ -20,8 +20,9 @@ def load_npz(path: Path, split: str) -> Dataset:
     """Read `images` and `labels` (train), `test_images` and `test_labels` (test), and `classes` (names) if it is there.
 
     Images are uint8 [N, C, H, W], [N, H, W] or [N, H, W, C] (C is 1 or 3); floating point ones of these shapes, or
-    vectors [N, d], enter the network as they are. Labels are 0 to K - 1; a number that the training labels skip is an
-    error, unless the classes have names. Whatever is wrong with the file is a ValueError that names it.
+    vectors [N, d], enter the network as they are. Labels are 0 to K - 1; a number that the training labels skip, or
+    that only the test labels have, is an error, unless the classes have names. Whatever is wrong with the file is a
+    ValueError that names it.
     """
     if not path.is_file():
         raise FileNotFoundError(f"data: expected an .npz file of images and labels, found no file {path}")
@@ -51,6 +52,8 @@ def load_npz(path: Path, split: str) -> Dataset:
         raise ValueError(f"{path}: labels: expected values below {MOST_CLASSES}, got {highest}")
     if not names.size:
         _refuse_gaps(path, numbered["labels"])
+        trained, tested = (np.unique(numbered.get(key, [])).tolist() for key in ("labels", "test_labels"))
+        refuse_untrained(f"{path}: the array labels", trained, "the array test_labels", tested)
     if not images.size:
         raise ValueError(f"{path}: {prefix}images holds no samples, its shape is {list(images.shape)}")
     classes = tuple(str(name) for name in (names.reshape(-1) if names.size else range(highest + 1)))

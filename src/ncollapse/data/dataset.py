@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,23 @@ from torch import Tensor
 
 class MissingSplit(ValueError):
     """Data of the user's own that have training samples alone, of which a share can be held out."""
+
+
+def refuse_untrained(
+    train: str, trained: Iterable[object], test: str, tested: Iterable[object], *, noun: str = "class"
+) -> None:
+    """Raise if `tested` holds classes that are not among `trained`; `train` and `test` name where they come from.
+
+    >>> refuse_untrained("train", "ab", "test", "abcd")
+    Traceback (most recent call last):
+        ...
+    ValueError: train has no class c, d, test has
+    """
+    known = set(trained)
+    missing = [str(item) for item in tested if item not in known]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ValueError(f"{train} has no {noun} {', '.join(missing[:3])}{more}, {test} has")
 
 
 class Labelled:

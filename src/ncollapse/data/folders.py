@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ncollapse.data.dataset import Labelled, MissingSplit
+from ncollapse.data.dataset import Labelled, MissingSplit, refuse_untrained
 from ncollapse.data.splits import split_stratified
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff")
@@ -54,11 +54,8 @@ def load_folder(folder: Path, split: str, name: str) -> FolderDataset:
         missing_test = f"no folder {folder / 'test'} or {folder / 'val'}, which would hold one folder for each class"
         raise MissingSplit(missing_test) if name.startswith("folder:") else FileNotFoundError(missing_test)
     classes = {part: _list_classes(path) for part, path in parts.items()}
-    for part, other in (("train", "test"), ("test", "train")):
-        missing = [item for item in classes.get(other, ()) if part in parts and item not in set(classes[part])]
-        if missing:
-            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            raise ValueError(f"{parts[part]} has no class folder {', '.join(missing[:3])}{more}, {parts[other]} has")
+    for part, other in (("train", "test"), ("test", "train")) if len(parts) == 2 else ():
+        refuse_untrained(str(parts[part]), classes[part], str(parts[other]), classes[other], noun="class folder")
     return _collect([parts[split]], classes[split], name, split)
 
 

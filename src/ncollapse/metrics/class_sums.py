@@ -1,7 +1,8 @@
 """The first pass over the features: counts, sums and energies by class.
 
-Features are taken relative to an anchor, the first sample: what all samples have in common (an offset, a constant
-output) then adds no rounding. Nothing is read back from the device inside the pass; its sums are copied together.
+Features are taken relative to an anchor in their middle: what all samples have in common (an offset, a constant
+output) then adds no rounding, and neither does a single sample far away from all others. Nothing is read back from the
+device inside the pass; its sums are copied together.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .similarity import DirectionSums
 from .transfer import choose_site, copy_together
 from .workspace import Workspace
 
+ANCHOR_ROWS = 15  # samples whose median is the anchor
 SMALLEST, LARGEST = 1e-70, 1e70  # between them fourth powers, summed over samples and classes, stay within float64
 
 
@@ -63,7 +65,7 @@ def sum_classes(
             # the memory is that of the centred features in the second pass
             units.add(features, labels, invert(norms), out=room.take("centred", *features.shape))
         if anchor is None:
-            anchor = features[0].clone()
+            anchor = choose_anchor(features)
         features.sub_(anchor)  # in place: a chunk is ours until the next one
         add_by_class(sums, labels, features)
         energies.index_add_(0, labels, square_norms(features))
@@ -79,6 +81,16 @@ def sum_classes(
     refuse_scale_of(source, energy)
     chunk = (features, labels) if chunks == 1 and source.num_classes is not None else None
     return ClassSums(counts, sums, energies, anchor, energy, DirectionSums(directed[0]) if directed else None, chunk)
+
+
+def choose_anchor(features: Tensor) -> Tensor:
+    """The median of some samples [c, d], column by column: what all have in common, whatever few of them are.
+
+    >>> choose_anchor(torch.tensor([[1e9, 5.0], [2.0, 5.0], [1.0, 5.0]]))
+    tensor([2., 5.])
+    """
+    some = features[:: max(1, len(features) // ANCHOR_ROWS)]
+    return some.median(0).values
 
 
 def _grow(values: Tensor, rows: int) -> Tensor:

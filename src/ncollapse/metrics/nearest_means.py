@@ -36,21 +36,21 @@ class NearestMeans:
         radii: Tensor | None = None,
     ) -> None:
         rows = moments.centred()
-        norms = rows.norms()
-        offset = -norms.square() / 2
+        # |x - m|^2 is least where m x - |m|^2 / 2 is largest. Around the anchor, which is near most features, few
+        # digits cancel. In m x, m may be taken around any point: that adds the same to all scores of a sample.
+        offset = -Rows(moments.offsets, -moments.shift).norms().square() / 2
         self.num_classes, places = len(presence.counts), presence.places()
         exact = num_samples * len(rows) <= FEW_SCORES or device.type != "cpu"
         self.narrow = None if exact else Float32Rows(rows)
         if self.narrow is not None:
-            self.offset = self.narrow.offset(offset, moments.float32_scale)
+            self.offset = self.narrow.offset(-rows.norms().square() / 2, moments.float32_scale)
         self.own, self.moments = moments, moments.on(device)
         given = {"offset": offset, "radii": radii, "classes": presence.classes, "places": places}
         known = {name: tensor for name, tensor in given.items() if tensor is not None}
         known = dict(zip(known, copy_together(list(known.values()), device)))
         self.radii, self.classes, self.places = (known.get(name) for name in ("radii", "classes", "places"))
-        # |x - m|^2 is least where m x - |m|^2 / 2 is largest
         self.products = Products(self.moments.centred(), offset=known["offset"])
-        self.around_anchor = offset - rows.times(moments.shift)  # the same for features around the anchor
+        self.around_anchor = offset
         self.nearest = torch.empty(num_samples, dtype=torch.int64, device=device)
         self.labels = torch.empty_like(self.nearest)
 
@@ -61,17 +61,20 @@ class NearestMeans:
         self.nearest[place] = found if self.classes is None else self.classes[found]
         self.labels[place] = chunk.labels
 
-    def _centre(self, chunk: Chunk) -> Tensor:
-        """The features minus the global mean of the moments."""
-        own, ours = chunk.moments, self.moments
-        if ours.offsets is own.offsets:
-            return chunk.centred
-        move = (own.anchor - ours.anchor) - ours.shift
+    def _is_own(self, chunk: Chunk) -> bool:
+        """Whether the means are those of the chunk's own samples, not of a reference."""
+        return self.moments.offsets is chunk.moments.offsets
+
+    def _around_anchor(self, chunk: Chunk) -> Tensor:
+        """The features minus the anchor of the moments."""
+        if self._is_own(chunk):
+            return chunk.x
+        move = chunk.moments.anchor - self.moments.anchor
         return torch.add(chunk.x, move, out=chunk.room.take("moved", *chunk.x.shape))
 
     def _find(self, chunk: Chunk) -> Tensor:
         """The place of the nearest mean of each sample, all in float64."""
-        x, offset = self._centre(chunk), self.products.offset
+        x, offset = self._around_anchor(chunk), self.products.offset
         assert offset is not None
         means, found = self.moments.offsets, self._guess(chunk.labels)
         for part in split_range(len(x), tile_rows(len(means), x.device)):
@@ -97,12 +100,14 @@ class NearestMeans:
 
     def _find_narrow(self, chunk: Chunk) -> Tensor:
         """The same from float32 products; the mean of the own class is likely the nearest."""
-        rows, x = self.narrow, self._centre(chunk)
+        rows, x = self.narrow, self._around_anchor(chunk)
         assert rows is not None
-        if x is chunk.centred:
+        if self._is_own(chunk):
             samples = chunk.narrow
         else:
-            samples = narrow(x, torch.linalg.vector_norm(x, dim=1), self.moments, chunk.room, "moved float32")
+            centred = torch.sub(x, self.moments.shift, out=chunk.room.take("moved centred", *x.shape))
+            norms = torch.linalg.vector_norm(centred, dim=1)
+            samples = narrow(centred, norms, self.moments, chunk.room, "moved float32")
         likely, found = self._guess(chunk.labels), torch.empty_like(chunk.labels)
         for part in split_range(len(x), bounded_rows(len(rows.values))):
             some = samples.part(part)

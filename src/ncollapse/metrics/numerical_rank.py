@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ncollapse.one_thread import one_thread
+
 from .batches import Source
 from .presence import Presence
 
@@ -50,9 +52,7 @@ def find_singular_values(factors: list[Tensor]) -> list[Tensor]:
     """
     if factors[0].device.type != "cuda":
         return [torch.linalg.svdvals(factor) for factor in factors]
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     arrays = [factor.cpu().numpy() for factor in factors]
-    with threadpool_limits(1), ThreadPoolExecutor(min(len(arrays), os.cpu_count() or 1)) as threads:
+    with one_thread(), ThreadPoolExecutor(min(len(arrays), os.cpu_count() or 1)) as threads:
         found = list(threads.map(lambda array: np.linalg.svd(array, compute_uv=False), arrays))
     return [torch.from_numpy(values) for values in found]

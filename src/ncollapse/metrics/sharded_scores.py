@@ -52,7 +52,8 @@ class ShardedPass:
         self.directions = DirectionSums(torch.zeros_like(moments.offsets))
         norms = torch.linalg.vector_norm(moments.offsets, dim=1)
         self.offset_squares = norms.square()
-        self.mean_offsets = -self.offset_squares[:, None] / 2
+        around_anchor = moments.offsets + moments.shift  # as in `nearest_means`
+        self.mean_offsets = -torch.linalg.vector_norm(around_anchor, dim=1).square()[:, None] / 2
         held = torch.arange(self.start, self.stop, device=norms.device)
         self.mean_classes = own.take(held)
         self.negatives: Distribution | None = None
@@ -105,7 +106,7 @@ class ShardedPass:
         self.squares += norms[mine].square().sum()
         lengths = torch.where(norms > self.moments.rounding, norms, 0.0)
         self._add_directions(features[mine], centred[mine], lengths[mine], local, room)
-        self._keep(labels=labels, nearest=self._find_nearest(centred))
+        self._keep(labels=labels, nearest=self._find_nearest(x))
         if self.classifier is not None:
             self._add_scores(x, centred, invert(lengths), labels, mine, local)
 
@@ -118,8 +119,8 @@ class ShardedPass:
         self.centred_directions.add(centred, index, invert(lengths), out=scaled)
         self.directions.add(features, index, invert(torch.linalg.vector_norm(features, dim=1)), out=scaled)
 
-    def _find_nearest(self, centred: Tensor) -> Tensor:
-        return self._largest(self.moments.offsets @ centred.T + self.mean_offsets, self.mean_classes)[1]
+    def _find_nearest(self, x: Tensor) -> Tensor:
+        return self._largest(self.moments.offsets @ x.T + self.mean_offsets, self.mean_classes)[1]
 
     def _add_scores(
         self, x: Tensor, centred: Tensor, inverse: Tensor, labels: Tensor, mine: Tensor, local: Tensor

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ncollapse.console import break_lines, lay_out
+
 from .fields import FIELDS, GROUPS
 from .scores import Spread
 
@@ -19,35 +21,35 @@ ABOVE_ZERO = ("equiangle_means", "equiangle_weights")
 
 
 class Line(NamedTuple):
-    """One line of the table; lines stay whole: a narrow terminal wraps them, a file keeps them."""
+    """One row of the table, or a heading."""
 
     text: str
     heading: bool = False
 
 
-def make_table(measurement: Measurement, asked: Sequence[str] = ()) -> list[Line]:
-    """The lines of the table, group by group, and the names of what was not measured: of all fields, or those asked."""
-    cells = {
-        row.name: (f"  {row.name}", text, at_collapse(row.name, row.at_collapse, measurement), row.meaning)
-        for row in FIELDS
-        if (text := write_value(getattr(measurement, row.name))) is not None
-    }
-    widths = [max(len(line[column]) for line in (HEADER, *cells.values())) for column in range(len(HEADER))]
-    lines = [Line(_lay_out(HEADER, widths), heading=True)]
+def make_table(measurement: Measurement, asked: Sequence[str] = (), width: int | None = None) -> list[Line]:
+    """The rows of the table, group by group, and the names of what was not measured: of all fields, or those asked.
+
+    Where the rows are wider than `width`, the meaning of each field stands below it.
+    """
+    shown = [(row, text) for row in FIELDS if (text := write_value(getattr(measurement, row.name))) is not None]
+    cells = [
+        (f"  {row.name}", text, at_collapse(row.name, row.at_collapse, measurement), row.meaning) for row, text in shown
+    ]
+    texts = lay_out([HEADER, *cells])
+    if width is not None and max(map(len, texts)) > width:
+        texts = lay_out([row[:-1] for row in (HEADER, *cells)], width)
+        texts[1:] = [f"{text}\n    {break_lines(row[-1], width - 4, '    ')}" for text, row in zip(texts[1:], cells)]
+    lines = [Line(texts[0], heading=True)]
     for group, title in GROUPS.items():
-        members = [row.name for row in FIELDS if row.group == group and row.name in cells]
-        if members:
-            lines.append(Line(title, heading=True))
-            lines += [Line(_lay_out(cells[name], widths)) for name in members]
-    missing = [row.name for row in FIELDS if row.name not in (*cells, "empty_classes")]
+        members = [Line(text) for text, (row, _) in zip(texts[1:], shown) if row.group == group]
+        lines += [Line(title, heading=True), *members] if members else []
+    measured = {row.name for row, _ in shown}
+    missing = [row.name for row in FIELDS if row.name not in measured and row.name != "empty_classes"]
     missing = [name for name in missing if not asked or name in asked]
     if missing:
-        lines += [Line(""), Line(f"not measured: {', '.join(missing)}")]
+        lines += [Line(""), Line(break_lines(f"not measured: {', '.join(missing)}", width))]
     return lines
-
-
-def _lay_out(cells: tuple[str, ...], widths: list[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip()
 
 
 def at_collapse(name: str, formula: str, measurement: Measurement) -> str:

@@ -105,7 +105,7 @@ EXPERIMENTS = (
         asks=True,
         claims=leaves_the_minimum,
         curves=(*COLLAPSE, "train.uniform_accuracy"),
-        finals=("train.weight_energy", "test.uniform_accuracy", "certificate.objective"),
+        finals=(*SCORES, "test.uniform_accuracy", "certificate.objective"),
         caption="A perceptron on MNIST as in setting 2 of bce-vs-ce (AdamW, batch size 128, decays 5e-4), its features"
         " projected to 2, 3 and 5 dimensions: the bias starts at 0, or at that of the lowest known minimum.",
     ),

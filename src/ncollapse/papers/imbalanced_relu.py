@@ -15,31 +15,33 @@ ORTHOGONAL = 0.1
 
 
 OPTIMISER_NOTES = (
-    "The paper says SGD, at a rate of 1e-4 or 5e-5. Taken literally, without momentum, that cannot fit the data in 4000"
-    " epochs: the MLP at ten times the rate for a tenth of the epochs, which is the same distance, ended at a training"
-    " accuracy of 47 % (run 971c085668ec). With a momentum of 0.9 the MLP of width 1024 fits every sample from epoch"
-    " 440 on, but the rate is divided by ten at epoch 2000, before the network has collapsed: NC2 is 0.64 there and"
-    " 0.63 at epoch 4000 (run 5e711ececa3a). Adam at the printed rate fits and collapses, and the same authors' public"
-    " code for a sister paper, on deep linear networks, trains such an MLP with it. The grid has all three, judged"
-    " apart.",
+    "The paper says SGD, at a rate of 1e-4 or 5e-5. The grid has SGD, SGD with momentum and Adam, judged apart.",
+    "Without momentum, SGD cannot fit the data in 4000 epochs at that rate: the MLP at ten times the rate for a"
+    " tenth of the epochs, which is the same distance, ended at a training accuracy of 47 % (run 971c085668ec).",
+    "With a momentum of 0.9 the MLP of width 1024 fits every sample from epoch 440 on. But the rate is divided by"
+    " ten at epoch 2000, before the network has collapsed: NC2 is 0.64 there and 0.63 at epoch 4000 (run"
+    " 5e711ececa3a).",
+    "Adam at the printed rate fits and collapses. The same authors' public code for a sister paper, on deep linear"
+    " networks, trains such an MLP with it.",
 )
 
 
 PACE_NOTES = (
     "SGD collapses at the pace of its decays. After 4000 epochs at the printed rate they leave 99.8 % of an initial"
-    " weight that the loss does not see, and 98.0 % with a momentum of 0.9 (theory.md, Sec. 7). At 400 times the rate,"
-    " with momentum and for 1500 epochs (run 61025c3da5de), they leave 0.6 %, and the MLP of width 1024 collapses"
-    " under SGD too: NC1 is 0.00029, NC2 0.068, NC3 0.021, no cosine between two class means is above 0.054, and the"
-    " scores are 8.80 and -0.978, predicted as 8.81 and -0.979.",
+    " weight that the loss does not see, and 98.0 % with a momentum of 0.9 (theory.md, Sec. 7).",
+    "At 400 times the rate, with momentum and for 1500 epochs (run 61025c3da5de), they leave 0.6 %, and the MLP of"
+    " width 1024 collapses under SGD too: NC1 is 0.00029, NC2 0.068, NC3 0.021, no cosine between two class means is"
+    " above 0.054, and the scores are 8.80 and -0.978, predicted as 8.81 and -0.979.",
 )
 
 
 RATE_NOTES = (
-    "At the optimum of this problem NC2 is 0: the finite decays do not raise it. Under Adam it falls in two parts. At"
-    " the first rate it rises and falls with the spikes of the loss: the MLP of width 1024 has 0.101 at epoch 2000 (run"
-    " d5d42b236b49), and ResNet18 0.053 at epoch 1000 and 0.024 at epoch 1960 (run dd937fa94dc4). Once the rate is"
-    " divided by ten, at epoch 2000, it falls to 0.0035 by epoch 2400 in the MLP and 0.0024 in ResNet18, and stays"
-    " there: 0.0015 and 0.0025 at epoch 4000. A shorter run does not see the second part.",
+    "At the optimum of this problem NC2 is 0: the finite decays do not raise it. Under Adam it falls in two parts,"
+    " and a shorter run does not see the second.",
+    "At the first rate NC2 rises and falls with the spikes of the loss: the MLP of width 1024 has 0.101 at epoch"
+    " 2000 (run d5d42b236b49), and ResNet18 0.053 at epoch 1000 and 0.024 at epoch 1960 (run dd937fa94dc4).",
+    "Once the rate is divided by ten, at epoch 2000, NC2 falls to 0.0035 by epoch 2400 in the MLP and 0.0024 in"
+    " ResNet18. It stays there: 0.0015 and 0.0025 at epoch 4000.",
 )
 
 

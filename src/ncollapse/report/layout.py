@@ -9,6 +9,7 @@ from typing import Any
 from ncollapse.compare import Comparison, Variant, compare_records, name_losses, name_optimiser
 from ncollapse.compare.classes import tabulate_classes as compare_classes
 from ncollapse.grammar import count, join
+from ncollapse.one_thread import one_thread
 from ncollapse.report.attempts import Attempts
 from ncollapse.report.content import Report, Section, make_section
 from ncollapse.report.figures import (
@@ -55,9 +56,7 @@ def write_report(folder: str | Path, out: str | Path | None = None, comparison: 
 
     `comparison` is the comparison of these runs where it has been made already, so that nothing is read twice.
     """
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    with threadpool_limits(1):  # on arrays this small several threads mostly wait for each other
+    with one_thread():  # on arrays this small several threads mostly wait for each other
         report = make_report(folder, comparison)
     return write_page(report, Path(folder) / "report.html" if out is None else Path(out))
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ncollapse.losses.forms import unreduced
+from ncollapse.one_thread import one_thread
 from ncollapse.theory.certificate import Certificate, certify_point
 from ncollapse.theory.escape import steepest_atom
 from ncollapse.theory.objective import ScaledObjective
@@ -120,13 +121,7 @@ def _one_thread_if_small(problem: Problem) -> AbstractContextManager[object]:
     k, groups = problem.num_classes, len(problem.groups.counts)
     if k * groups * (problem.dim or k) > SMALL:
         return nullcontext()
-    import scipy.optimize  # noqa: F401  # its own BLAS must be there when the threads are counted
-
-    try:
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-    except ImportError:  # the core works with torch, NumPy and SciPy alone
-        return nullcontext()
-    return threadpool_limits(1)  # type: ignore[no-any-return]
+    return one_thread()
 
 
 class _Search:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,7 @@ def draw_means(experiment: Experiment, records: Sequence[RunRecord]) -> Figure |
 
 
 def draw_axes(lines: Sequence[Line]) -> Figure | None:
-    """Scores and biases along each axis of the grid (batch size, bias, decay), a panel for each loss and optimiser.
+    """Scores and biases along each axis of the grid (batch size, bias, decay), a panel for each setting of the rest.
 
     None where no axis has more than two settings.
     """
@@ -93,9 +93,11 @@ def draw_axes(lines: Sequence[Line]) -> Figure | None:
         here = [line for line in kept if axis in line.keys]
         if len({line.keys[axis] for line in here}) < 3:
             continue
-        for loss, optimiser in dict.fromkeys(_loss_and_optimiser(line) for line in here):
-            mine = [line for line in here if _loss_and_optimiser(line) == (loss, optimiser)]
-            title = ", ".join(filter(None, (name_loss(loss), name_optimiser(optimiser))))
+        settings: dict[tuple[tuple[str, Any], ...], list[Line]] = {}
+        for line in here:
+            settings.setdefault(_leave_out(line, axis), []).append(line)
+        for setting, mine in settings.items():
+            title = _name_panel(dict(setting), [dict(other) for other in settings])
             panels.append(_panel_along(axis, [line.keys[axis] for line in here], mine, escape(title)))
     if not panels:
         return None
@@ -104,10 +106,11 @@ def draw_axes(lines: Sequence[Line]) -> Figure | None:
     names = {str(trace.get("name", "")) for trace in spec["data"]}
     marks = "Open, left: published; filled, right: ours" if any("published" in n for n in names) else "Filled: ours"
     marks += ", paler where the run was cut short" if any("cut short" in n for n in names) else ""
+    marks += "; dash: predicted" if any("predicted" in n for n in names) else ""
     return Figure(
         "scores",
         "Scores and biases by what is swept",
-        f"Means with their spread over samples (scores) or classes (biases). {marks}; dash: predicted. The bias should "
+        f"Means with their spread over samples (scores) or classes (biases). {marks}. The bias should "
         "lie between the scores.",
         spec,
         result=describe_agreement(kept),
@@ -200,11 +203,13 @@ def name_in_words(field: str) -> str:
 
 def _panel_along(axis: str, values: Sequence[Any], lines: Sequence[Line], title: str) -> Panel:
     order = sorted(set(values), reverse=axis == "bias_decay")
+    alone = not any(line.published or line.predicted is not None for line in lines)
+    shifts = dict.fromkeys(SHIFTS, 0.0) if alone else SHIFTS
     traces: list[Spec] = []
     for rank, (field, (name, colour, symbol)) in enumerate(SCORES.items()):
         mine = [line for line in lines if line.field == field]
         places = [order.index(line.keys[axis]) for line in mine]
-        traces += _mark(name, mine, places, colour, symbol, rank=10 * rank, spreads=True)
+        traces += _mark(name, mine, places, colour, symbol, rank=10 * rank, shifts=shifts)
     ticks = {"tickvals": list(range(len(order))), "ticktext": [str(value) for value in order]}
     x = {**ticks, "range": [-0.5, len(order) - 0.5], "zeroline": False}
     return Panel(title, traces, {**x, "title": {"text": AXES[axis], "standoff": 4}})
@@ -219,11 +224,12 @@ def _mark(
     *,
     scale: float = 1,
     rank: int | None = None,
-    spreads: bool = False,
+    shifts: Mapping[str, float] | None = None,
 ) -> list[Spec]:
     """Published, ours and predicted as marks; `rank` is the place of the first in the legend.
 
-    They stand one on another, or, with their `spreads` over samples or classes as bars, side by side.
+    They stand one on another, or, with `shifts` along the axis, side by side, their spreads over samples or classes as
+    bars.
     """
     kinds: dict[str, tuple[list[float | None], Spec]] = {
         "published": (
@@ -244,9 +250,9 @@ def _mark(
             "name": escape(f"{name}, {kind}"),
             "legendgroup": escape(f"{name}, {kind}"),
             "showlegend": False,
-            "x": [x + SHIFTS[kind] for x in xs] if spreads else list(xs),
+            "x": [x + shifts[kind] for x in xs] if shifts else list(xs),
             "y": compact(None if value is None else scale * value for value in values),
-            **(_spread_bars(kind, lines, colour) if spreads else {}),
+            **(_spread_bars(kind, lines, colour) if shifts else {}),
             "marker": {"color": colour, **marker},
             "hovertemplate": "%{y:.6g}<br>%{x}<extra>%{fullData.name}</extra>",
             **({} if rank is None else {"legendrank": rank + LEGEND.index(kind)}),
@@ -323,8 +329,18 @@ def draw_gains(lines: Sequence[Line]) -> Figure | None:
     )
 
 
-def _loss_and_optimiser(line: Line) -> tuple[str, str]:
-    return str(line.keys.get("loss", "")), str(line.keys.get("optimizer", ""))
+def _leave_out(line: Line, axis: str) -> tuple[tuple[str, Any], ...]:
+    """The keys of a line that say where it belongs apart from its place along an axis."""
+    return tuple((key, value) for key, value in line.keys.items() if key not in (axis, "seed"))
+
+
+def _name_panel(setting: dict[str, Any], settings: Sequence[dict[str, Any]]) -> str:
+    """The loss, the optimiser and whatever else tells a setting from the others."""
+    names = [name_loss(str(setting.get("loss", ""))), name_optimiser(str(setting.get("optimizer", "")))]
+    rest = [key for key in setting if key not in ("loss", "optimizer")]
+    varied = [key for key in rest if len({str(other.get(key)) for other in settings}) > 1]
+    said = [f"{setting[key]:g}" if isinstance(setting[key], float) else str(setting[key]) for key in varied]
+    return ", ".join(filter(None, (*names, *(f"{AXES.get(key, key)} {word}" for key, word in zip(varied, said)))))
 
 
 def _name_setting(line: Line, shown: Sequence[Line]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ncollapse.compare import Variant
+from ncollapse.one_thread import one_thread
 from ncollapse.report.encoding import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape
 from ncollapse.report.snapshots import Snapshots
@@ -154,7 +155,6 @@ def embed_run(path: str, stamp: float, split: str) -> tuple[np.ndarray, np.ndarr
         return None
     features, labels = subsample(snapshot[f"{split}.features"], snapshot[f"{split}.labels"])
     from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     centred = features - features.mean(0)
     _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
@@ -164,7 +164,7 @@ def embed_run(path: str, stamp: float, split: str) -> tuple[np.ndarray, np.ndarr
     perplexity = min(30.0, (features.shape[0] - 1) / 3)
     start = components[:, :2] / components[:, 0].std() * 1e-4
     # A few hundred points are done sooner by one thread than by threads that wait for each other.
-    with warnings.catch_warnings(), threadpool_limits(1):
+    with warnings.catch_warnings(), one_thread():
         warnings.simplefilter("ignore")
         tsne = TSNE(init=start, perplexity=perplexity, max_iter=500, random_state=0)
         placed = np.asarray(tsne.fit_transform(components[:, :50]))
