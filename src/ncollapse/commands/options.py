@@ -32,7 +32,8 @@ def parse_args(kind: type[T], argv: Sequence[str], verb: str, *, pairs: bool = F
     """Parse the options of `ncollapse VERB` into a dataclass; `pairs` also makes a --no-X for every flag --X."""
     quick = tyro.conf.HelptextFromCommentsOff  # our help texts are docstrings
     config = (quick,) if pairs else (quick, tyro.conf.FlagCreatePairsOff)
-    explain_options(get_origin(kind) or kind)
+    plain: Any = get_origin(kind) or kind
+    explain_options(plain)
     with make_registry():
         parsed: T = tyro.cli(kind, args=argv, prog=f"ncollapse {verb}", config=config, **options)
     return parsed
