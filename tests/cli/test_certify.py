@@ -70,7 +70,7 @@ def test_label_smoothing_reaches_the_loss(tmp_path, capsys, optimum):
     [
         (["missing.npz", *DECAYS], "no such file"),
         (["a.npz", *DECAYS], "weight [K, d] missing"),
-        (["b.npz", "--weight-decay", "0", "--feature-decay", "1"], "weight_decay is 0: the minimum"),
+        (["b.npz", "--weight-decay", "0", "--feature-decay", "1"], "--weight-decay is 0: the minimum"),
         (["b.npz", *DECAYS, "--features", "relu"], "non-negative"),
         (["b.npz", *DECAYS, "--loss", "ce", "--kappa", "2"], "kappa"),
     ],

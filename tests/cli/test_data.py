@@ -85,6 +85,15 @@ def test_bad_input_is_one_line(tmp_path, capsys):
         assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_a_named_data_set_that_is_missing_fails_the_check(tmp_path, capsys):
+    code, found = run_json(capsys, "check", "digits", "mnist", "--root", str(tmp_path))
+    assert (code, found["mnist"]["state"]) == (1, "missing")
+    assert run_json(capsys, "check", "--root", str(tmp_path))[0] == 0
+    assert main(["data", "check", "imagenett"]) == 2
+    assert "names: expected digits, " in (said := capsys.readouterr().err)
+    assert "did you mean imagenet?" in said
+
+
 def test_what_is_really_there(data_root):
     for finding in check_data(data_root):
         assert finding.state in ("sound", "embedded", "missing"), finding.problems

@@ -161,3 +161,29 @@ def test_a_deleted_working_folder_is_one_line(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "ncollapse data: the current folder was deleted; change to another one\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["predict", "bce", "--per-class", "4", "--num-classes", "3", "--no-bias", "--bias-decay", "1"], "--no-bias"),
+        (
+            ["predict", "ce", "--per-class", "4", "--num-classes", "3", "--gamma", "2"],
+            "expected --label-smoothing; got",
+        ),
+        (["certify", "f.npz", "--batch-size", "0"], "--batch-size: expected a positive number, got 0.0"),
+        (["certify", "f.npz", "--features", "relu"], "is for non-negative ones; use --features free"),
+        (["measure", "f.npz", "--fields", "nc1,nc2"], "got nc1,nc2; give the names one by one, without commas"),
+        (["measure", "f.npz", "--fields", "nc1_balance"], "got nc1_balance; did you mean nc1_balanced?"),
+    ],
+)
+def test_errors_name_options_as_they_are_typed(tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    labels = np.arange(8) % 4
+    np.savez("f.npz", features=-np.eye(4)[labels], labels=labels, weight=np.eye(4))
+    decays = [] if words[0] == "measure" else ["--weight-decay", "5e-4", "--feature-decay", "5e-4"]
+    assert main([*words, *decays]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert said in printed.err

@@ -203,6 +203,26 @@ def test_help_has_plain_placeholders(verb, capsys):
     assert "FLOAT" in printed or "PATH" in printed
 
 
+@pytest.mark.parametrize(
+    ("verb", "text"),
+    [
+        ("measure", "The classifier's dotted name, where the network has several."),
+        ("predict", "The exponent of the focal loss (default 3)."),
+        ("compare", "or fields such as crop=4 flip rotation=15."),
+        ("reproduce", "with what it needs and its state; with --only its runs that fit."),
+        ("train digits", "Say what would be trained and what it costs, and stop."),
+    ],
+)
+def test_help_keeps_sentences_whole_and_names_no_empty_default(verb, text, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100" if verb == "train digits" else "400")  # wider, its panels stand side by side
+    with pytest.raises(SystemExit):
+        main([*verb.split(), "--help"])
+    printed = capsys.readouterr().out
+    assert text in printed
+    own = printed.partition("--name STR")[0]  # below are the fields of a recipe, where "none" is a value
+    assert not [empty for empty in ("none", "", "False") if f"(default: {empty})" in own]
+
+
 def test_help_explains_every_field(capsys):
     with pytest.raises(SystemExit):
         main(["train", "digits", "--help"])

@@ -195,11 +195,11 @@ def test_make_loss_by_name():
 def test_bad_parameters_are_named():
     with pytest.raises(ValueError, match=r"mse, package\.module:Class or a loss"):
         make_loss("hinge")
-    with pytest.raises(TypeError, match=r"loss 'ce': .*unexpected keyword argument 'gamma'"):
+    with pytest.raises(TypeError, match=r"loss 'ce': expected label_smoothing; got gamma$"):
         make_loss("ce", gamma=2.0)
-    with pytest.raises(TypeError, match=r"loss 'focal': expected gamma; .*'gama'"):
+    with pytest.raises(TypeError, match=r"loss 'focal': expected gamma; got gama$"):
         make_loss("focal(gama=2)")
-    with pytest.raises(TypeError, match=r"loss 'mse': expected kappa, beta, alpha, M, class_reduction; .*'slope'"):
+    with pytest.raises(TypeError, match=r"loss 'mse': expected kappa, beta, alpha, M, class_reduction; got slope$"):
         make_loss("mse", slope=2.0)
     with pytest.raises(TypeError, match="a loss object takes no further parameters, got gamma"):
         make_loss(nc.FocalLoss(), gamma=2.0)

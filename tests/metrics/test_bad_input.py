@@ -38,7 +38,7 @@ class Changing:
         ((H, Y[:, None], W), ["labels", "(12, 1)", "pass labels.squeeze(1)"]),
         ((H, Y[:, None].numpy(), W), ["labels", "(12, 1)", "pass labels.squeeze(1)"]),
         ((H, Y > 1, W), ["labels", "bool"]),
-        ((H, ["cat"] * 12, W), ["labels", "<U3", "number the classes"]),
+        ((H, ["cat"] * 12, W), ["labels", "<U3", "numpy.unique", "numbers the classes"]),
         ((H, np.array([None] * 12), W), ["labels", "object"]),
         ((H, Y[:-1], W), ["labels", "11", "12"]),
         ((H, None, W), ["labels", "missing"]),
@@ -65,6 +65,8 @@ class Changing:
         (([(H, -Y)], None, W), ["labels", "-1"]),
         (([([1.0], Y)], None, W), ["features", "list"]),
         (([(H, Y)], Y, W), ["features", "left out"]),
+        ((H.tolist(), Y, W), ["features", "list", "numpy.asarray(features)"]),
+        ((H.numpy(), Y.numpy() > 1, W), ["labels", "got bool", "labels.astype(int) of an array"]),
         ((Changing(False), None, W), ["features", "second pass", "augmentation"]),
     ],
 )

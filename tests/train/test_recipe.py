@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from ncollapse.commands.field_help import field_help
 from ncollapse.data import Augment
 from ncollapse.theory import predict
 from ncollapse.train import DataSpec, DecaySpec, OptimSpec, Recipe, ScheduleSpec, recipes
 from ncollapse.train.changes import parse_augment
-from ncollapse.train.field_help import field_help
 from ncollapse.train.schedule import milestones, rate_at
 from ncollapse.train.theory import count_samples, mean_batch
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from ncollapse import console
-from ncollapse.commands.options import parse_args
+from ncollapse.commands.options import parse_args, spelling
 from ncollapse.metrics.files import read_arrays
 from ncollapse.theory import Certificate, Problem, certify
 
@@ -47,9 +47,9 @@ class Args:
     beta: float | None = None
     """The target of mse, with --kappa."""
     label_smoothing: float | None = None
-    """Of ce and bce."""
+    """The smoothing of the labels in ce and bce (default 0)."""
     class_reduction: Literal["sum", "mean"] | None = None
-    """Of mse: sum over the classes (default) or mean."""
+    """Whether mse is summed over the classes (default) or averaged."""
     json: bool = False
     """Print one JSON object instead of the table."""
 
@@ -62,17 +62,18 @@ def main(argv: list[str]) -> int:
         raise ValueError(f"{args.file}: weight [K, d] missing; a certificate needs the classifier")
     params = {name: value for name in LOSS_PARAMS if (value := getattr(args, name)) is not None}
     classes, samples = len(arrays["weight"]), len(arrays["labels"])
-    problem = Problem(
-        args.loss,
-        classes,
-        weight_decay=args.weight_decay,
-        feature_decay=args.feature_decay,
-        bias_decay=args.bias_decay,
-        batch_size=samples if args.batch_size is None else args.batch_size,
-        features=args.features,
-        **params,
-    )
-    certificate = certify(**arrays, problem=problem)
+    with spelling(Args):
+        problem = Problem(
+            args.loss,
+            classes,
+            weight_decay=args.weight_decay,
+            feature_decay=args.feature_decay,
+            bias_decay=args.bias_decay,
+            batch_size=samples if args.batch_size is None else args.batch_size,
+            features=args.features,
+            **params,
+        )
+        certificate = certify(**arrays, problem=problem)
     if args.json:
         console.print_json(certificate.to_dict())
     else:

@@ -32,7 +32,7 @@ class Args:
 
 
 def main(argv: list[str]) -> int:
-    """List or check; 1 if a data set that is there is damaged."""
+    """List or check; 1 if a data set that is there is damaged, or one that was named is missing."""
     from ncollapse.data.check import check_data, list_data
 
     args = parse_args(Args, argv, "data", description="What is below the data root.")
@@ -44,7 +44,8 @@ def main(argv: list[str]) -> int:
         print_json({"root": root, "data": found})
     else:
         _print(found, root)
-    return 1 if any(finding.state == "damaged" for finding in found) else 0
+    faults = {"damaged", "missing"} if args.names else {"damaged"}
+    return 1 if any(finding.state in faults for finding in found) else 0
 
 
 def _print(found: list[Finding], root: str | None) -> None:

@@ -31,8 +31,8 @@ class Args:
     """Measure how collapsed, compact and separable the features of a classifier are.
 
     FILE is a .npz or .safetensors file with the arrays features [N, d], labels [N] and, for the numbers that need the
-    classifier, weight [K, d] and bias [K], the threshold of z = W h - b. Without FILE, a checkpoint is measured:
-    --model with --weights on --data.
+    classifier, weight [K, d] and bias [K], the threshold of z = W h - b. Without FILE, a checkpoint is measured, which
+    takes the options --model, --weights and --data.
     """
 
     file: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")] = None

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from ncollapse.commands.field_help import field_help
+
 T = TypeVar("T")
+SPELLINGS = {
+    r"features='(\w+)'": r"--features \1",
+    r"\buse '(free|relu)'": r"use --features \1",
+    r"method='(\w+)'": r"--method \1",
+    r"dim=(\d+)": r"--dim \1",
+    r"bias=False": "--no-bias",
+    r" or a loss object": "",
+}
 NONE = "none"
 """The word that leaves an optional value out."""
 
@@ -18,9 +32,22 @@ def parse_args(kind: type[T], argv: Sequence[str], verb: str, *, pairs: bool = F
     """Parse the options of `ncollapse VERB` into a dataclass; `pairs` also makes a --no-X for every flag --X."""
     quick = tyro.conf.HelptextFromCommentsOff  # our help texts are docstrings
     config = (quick,) if pairs else (quick, tyro.conf.FlagCreatePairsOff)
+    plain: Any = get_origin(kind) or kind
+    explain_options(plain)
     with make_registry():
         parsed: T = tyro.cli(kind, args=argv, prog=f"ncollapse {verb}", config=config, **options)
     return parsed
+
+
+@cache
+def explain_options(kind: type) -> None:
+    """Give every option its help text as one paragraph, and its default only where that is more than "not given"."""
+    texts, hints = field_help(kind), get_type_hints(kind, include_extras=True)
+    for item in fields(kind):
+        if item.name in texts:
+            hint = "" if item.default in (None, False, ()) else None
+            text = tyro.conf.arg(help=texts[item.name], help_behavior_hint=hint)
+            kind.__annotations__[item.name] = Annotated[hints[item.name], text]
 
 
 def make_registry() -> ConstructorRegistry:
@@ -57,6 +84,23 @@ def is_none(words: Sequence[str]) -> bool:
     (True, True, False)
     """
     return [word.lower() for word in words] == [NONE]
+
+
+@contextmanager
+def spelling(kind: type) -> Iterator[None]:
+    """Turn the arguments that an error of the library names into the options of a command."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise type(error)(spell(str(error), kind)) from error
+
+
+def spell(message: str, kind: type) -> str:
+    """A message of the library with its arguments as the options that the fields of `kind` are."""
+    for argument, option in SPELLINGS.items():
+        message = re.sub(argument, option, message)
+    names = "|".join(item.name for item in fields(kind) if "_" in item.name)
+    return re.sub(rf"\b({names})\b", lambda found: "--" + found[1].replace("_", "-"), message)
 
 
 def parse_index(word: str | None) -> tuple[int, int] | None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from ncollapse import console
-from ncollapse.commands.options import parse_args
+from ncollapse.commands.options import parse_args, spelling
 from ncollapse.theory import Prediction, predict
 
 LOSS_PARAMS = ("gamma", "alpha", "kappa", "beta", "M", "label_smoothing", "class_reduction")
@@ -35,13 +34,6 @@ THRESHOLDS = {
     "collapse_ratio": "imbalance from which on the smallest classes collapse",
 }
 CLASS_COLUMNS = ("class", "samples", "margin", "|h|", "|w|")
-SPELLINGS = {
-    r"features='(\w+)'": r"--features \1",
-    r"method='(\w+)'": r"--method \1",
-    r"dim=(\d+)": r"--dim \1",
-    r"bias=False": "--no-bias",
-    r" or a loss object": "",
-}
 
 
 @dataclass(frozen=True)
@@ -52,13 +44,13 @@ class Args:
     """
 
     loss: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="LOSS")]
-    """ce, bce, focal, ls or mse."""
+    """ce, bce, focal, ls or mse, or package.module:Class for a loss of your own."""
     weight_decay: float
-    """lambda_W."""
+    """lambda_W of lambda_W/2 |W|^2, the decay of the classifier."""
     feature_decay: float
-    """lambda_H, acting on all features of a batch (or of the data set)."""
+    """lambda_H of lambda_H/2 |H|^2, summed over the samples of a batch, or with --per-class of the data set."""
     bias_decay: float = 0.0
-    """lambda_b."""
+    """lambda_b of lambda_b/2 |b|^2."""
     num_classes: int | None = None
     """K; not needed with --class-counts."""
     batch_size: float | None = None
@@ -74,19 +66,19 @@ class Args:
     no_bias: bool = False
     """A classifier without a bias."""
     gamma: float | None = None
-    """Of the focal loss."""
+    """The exponent of the focal loss (default 3)."""
     alpha: float | None = None
-    """Of label smoothing, or of rescaled MSE with --M."""
+    """The smoothing of ls (default 0.1), or with --M the weight of the target in mse."""
     kappa: float | None = None
-    """Of rescaled MSE, with --beta."""
+    """The weight of the target in mse, with --beta."""
     beta: float | None = None
-    """Of rescaled MSE, with --kappa."""
+    """The target of mse, with --kappa."""
     M: Annotated[float | None, tyro.conf.arg(name="M")] = None
-    """Of rescaled MSE, with --alpha."""
+    """The target of mse, with --alpha."""
     label_smoothing: float | None = None
-    """Of ce and bce."""
+    """The smoothing of the labels in ce and bce (default 0)."""
     class_reduction: Literal["sum", "mean"] | None = None
-    """Of mse: sum over the classes (default) or mean."""
+    """Whether mse is summed over the classes (default) or averaged."""
     method: Literal["auto", "closed", "numerical"] = "auto"
     """closed: a closed form or an error. numerical: minimise. auto: a closed form if one is known, else minimise."""
     sensitivity: bool = False
@@ -99,7 +91,9 @@ def main(argv: list[str]) -> int:
     """Run the verb."""
     args = parse_args(Args, argv, "predict")
     params = {name: value for name in LOSS_PARAMS if (value := getattr(args, name)) is not None}
-    try:
+    if args.no_bias and args.bias_decay:
+        raise ValueError("--bias-decay: expected none with --no-bias, where there is no bias to decay")
+    with spelling(Args):
         prediction = follow(
             args.loss,
             num_classes=args.num_classes,
@@ -115,8 +109,6 @@ def main(argv: list[str]) -> int:
             method=args.method,
             **params,
         )
-    except ValueError as error:
-        raise ValueError(spell(str(error))) from error
     if args.json:
         console.print_json(
             {
@@ -143,14 +135,6 @@ def follow(loss: str, **arguments: Any) -> Prediction:
         prediction = predict(loss, progress=show_start, **arguments)
         display.update(task, visible=False)
     return prediction
-
-
-def spell(message: str) -> str:
-    """A message of the library with its arguments as options of the command line."""
-    for argument, option in SPELLINGS.items():
-        message = re.sub(argument, option, message)
-    names = "|".join(item.name for item in fields(Args) if "_" in item.name)
-    return re.sub(rf"\b({names})\b", lambda found: "--" + found[1].replace("_", "-"), message)
 
 
 def show(prediction: Prediction, *, sensitivity: bool = False) -> None:

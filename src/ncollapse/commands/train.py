@@ -14,11 +14,11 @@ import tyro
 
 from ncollapse import console
 from ncollapse.arguments import find_value
+from ncollapse.commands.field_help import field_help
 from ncollapse.commands.options import parse_args
 from ncollapse.train import Recipe, recipes, run
 from ncollapse.train.changes import SHORT_NAMES, apply_changes
 from ncollapse.train.distributed import leave
-from ncollapse.train.field_help import field_help
 
 if TYPE_CHECKING:
     from ncollapse.integrations.trackers import Tracker

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ncollapse.data.catalogue import INFO, SPLITS, find_folder, find_root, load
+from ncollapse.data.catalogue import INFO, SPLITS, find_folder, find_root, load, suggest_name
 from ncollapse.data.dataset import Dataset, MissingSplit
 from ncollapse.data.folders import FolderDataset
 from ncollapse.data.images import read_image
@@ -54,7 +54,8 @@ def check_data(root: str | os.PathLike[str] | None = None, names: tuple[str, ...
     own = [name for name in names if name.startswith(("folder:", "npz:"))]
     unknown = [name for name in names if name not in INFO and name not in own]
     if unknown:
-        raise ValueError(f"data: expected {', '.join(INFO)}, folder:PATH or npz:PATH, got {unknown[0]!r}")
+        hint = suggest_name(unknown[0])
+        raise ValueError(f"names: expected {', '.join(INFO)}, folder:PATH or npz:PATH, got {unknown[0]!r}{hint}")
     known = list_data(root) if not names or set(names) - set(own) else []
     found = [finding for finding in known if not names or finding.name in names]
     checked = [_check(finding, root) if finding.state != "missing" else finding for finding in found]

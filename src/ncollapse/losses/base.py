@@ -8,6 +8,7 @@ bounds; everything else works without them.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -229,7 +230,17 @@ def make_loss(loss: str | Loss, **params: Any) -> Loss:
         return kind(**params)
     except TypeError as error:
         known = ", ".join(_parameters(kind)) or "no parameters"
-        raise TypeError(f"loss {loss!r}: expected {known}; {str(error).partition('() ')[2] or error}") from None
+        raise TypeError(f"loss {loss!r}: expected {known}; {_shorten(str(error))}") from None
+
+
+def _shorten(message: str) -> str:
+    """What Python says of the arguments of a call, without the name of the function.
+
+    >>> _shorten("CELoss.__init__() got an unexpected keyword argument 'gamma'")
+    'got gamma'
+    """
+    text = message.partition("() ")[2] or message
+    return re.sub(r"got an unexpected keyword argument '(\w+)'.*", r"got \1", text)
 
 
 def _parameters(kind: type[Loss]) -> list[str]:

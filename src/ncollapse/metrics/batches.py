@@ -22,6 +22,7 @@ Chunk: TypeAlias = tuple[Tensor, Tensor]
 CPU_NUMBERS = 1 << 19  # numbers a chunk of features: 4 MB in float64, so that a chunk stays in the cache
 CUDA_NUMBERS = 1 << 27  # 1 GB: large products, and a few dozen launches for a million samples
 CPU_ROWS = 4096  # a longer chunk of narrow features would lose digits in its sums
+NUMBERED = "numpy.unique(labels, return_inverse=True)[1]"
 INFERRED_CLASSES = 1 << 20  # a larger number of classes has to be given, not inferred from the largest label
 
 
@@ -70,7 +71,7 @@ def open_source(features: Any, labels: Any) -> Source:
     if labels is not None:
         raise ValueError(
             f"features: expected a tensor or array [N, d] beside labels, got {type(features).__name__}; "
-            "batches of (features, labels) go in alone, with labels left out"
+            "numpy.asarray(features) makes one; batches of (features, labels) go in alone, with labels left out"
         )
     return _open_batches(features)
 
@@ -232,7 +233,8 @@ def check_shape(labels: Any, count: int) -> Tensor:
             )
         raise ValueError(f"labels: expected one integer a sample, shape [{count}], got {tuple(index.shape)}{hint}")
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
-        raise ValueError(f"labels: expected integers 0..K-1, got {index.dtype}; convert them with .long()")
+        hint = "convert them with labels.long(), or labels.astype(int) of an array"
+        raise ValueError(f"labels: expected integers 0..K-1, got {str(index.dtype).removeprefix('torch.')}; {hint}")
     if index.shape[0] != count:
         raise ValueError(f"labels: {index.shape[0]} labels for {count} rows of features")
     return index.detach().to(torch.int64)
@@ -250,7 +252,7 @@ def _read_labels(labels: Any) -> Tensor:
     refuse_masked("labels", labels)
     found = np.array(labels)
     if found.dtype.kind not in "iufbc":
-        raise ValueError(f"labels: expected integers 0..K-1, got {found.dtype}; number the classes first")
+        raise ValueError(f"labels: expected integers 0..K-1, got {found.dtype}; {NUMBERED} numbers the classes")
     return torch.from_numpy(found.astype(found.dtype.newbyteorder("="), copy=False))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 
 from .fields import FIELDS
@@ -74,5 +75,8 @@ def check_fields(fields: str | Iterable[str]) -> frozenset[str]:
     unknown = [str(name) for name in names if name not in NAMES]
     if unknown or not names:
         got = ", ".join(unknown) if unknown else "none"
-        raise ValueError(f'fields: expected "all" or names of fields such as nc1, nc2 and cdnv, got {got}')
+        near = difflib.get_close_matches(unknown[0], NAMES, 1) if unknown else []
+        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = "; give the names one by one, without commas" if "," in got and len(unknown) == 1 else hint
+        raise ValueError(f'fields: expected "all" or names of fields such as nc1, nc2 and cdnv, got {got}{hint}')
     return frozenset(names)
