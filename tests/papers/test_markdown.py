@@ -223,7 +223,7 @@ def test_without_records_everything_is_listed_as_not_run(script, tmp_path):
     script.main(str(tmp_path / "none"), str(tmp_path / "page.md"), draw=False)
     text = (tmp_path / "page.md").read_text()
     for name, experiment in CATALOGUE.items():
-        verdict = "reproduced" if experiment.protocol == "landscape" else "not run"
+        verdict = evaluate(experiment, []).verdict if experiment.protocol == "landscape" else "not run"
         assert f"| {name} | {experiment.title} | {verdict} |" in text
 
 

@@ -124,9 +124,12 @@ def explain(outcome: Outcome) -> list[str]:
 
 
 def landscape_to_markdown(outcome: Outcome, level: int = 1) -> str:
-    """The page of a figure that is computed: the share of the gradient that turns the feature, for each loss."""
+    """The page of a figure that is computed: the share of the descent that reduces the angle, for each loss."""
     parts = [to_markdown(outcome, level=level).rstrip()]
-    parts += ["- Share of the gradient along the angle, mean over s > 1 and theta < 1.5, K = 10:", ""]
+    parts += [
+        "- Share of the descent towards smaller theta (negative: larger), mean over s > 1 and theta < 1.5, K = 10:",
+        "",
+    ]
     parts += ["| loss | share |", "| --- | --- |"]
     parts += [f"| {name} | {share:.3f} |" for name, share in landscapes.compute_shares().items()]
     return "\n".join([*parts, ""])
