@@ -182,7 +182,7 @@ def test_adam_collapses_after_the_rate_is_divided_as_the_note_says():
 
 
 def test_augmented_mse_has_not_fitted_its_data_as_the_cause_says():
-    (cause,) = get_experiment("mse-landscape/figure-5").claim_causes
+    (cause,) = get_experiment("mse-landscape/figure-4").claim_causes
     found = match(get_experiment("mse-landscape/figure-4").grid(), read_runs(ROOT / "results" / "runs"))
     runs = [(one.point.keys["loss"], record) for one in found for record in one.records]
     mse, ce = ([record for name, record in runs if name == loss] for loss in ("mse", "ce"))
