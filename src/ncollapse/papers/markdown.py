@@ -35,6 +35,7 @@ NAMES = {
     "test_correct.distinctiveness": "E_dis test",
     "train.cosine_margin": "cosine margin",
     "train.nc1": "NC1",
+    "last.train.nc1": "NC1, last epoch",
     "train.nc2": "NC2",
     "train.nc3": "NC3",
     "train.nc2_uncentred": "NC2, W not centred",
