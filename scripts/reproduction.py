@@ -24,7 +24,7 @@ from ncollapse.papers.experiment import Experiment
 from ncollapse.papers.judge import Line, compare, tolerance, tolerance_in_points
 from ncollapse.papers.matching import Match, epochs_of, group_by_point, is_trial, lag_of, match
 from ncollapse.papers.one_epoch import count_at_one_epoch
-from ncollapse.papers.outcome import Outcome, evaluate, list_claims, list_judged
+from ncollapse.papers.outcome import Outcome, evaluate, list_beyond, list_claims, list_judged
 from ncollapse.report.export import render
 from ncollapse.report.figures.class_norms import draw_class_norms
 from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
@@ -82,6 +82,9 @@ after the first epoch, not before training), or at most 0.05 for NC2 and NC3, wh
 so that 0.05 is an angle of 3 degrees. Claims that compare runs compare runs of one length. An entry that is judged by
 claims alone is reproduced if all hold, and in direction if more than half do. A claim that does not hold says why, what
 was tried, or **not explained**.
+
+**Beyond the paper** are claims of a paper that were also checked in settings of ours, such as another optimiser. They
+are listed below its claims, and neither its verdict nor its count of claims has them.
 
 The papers:
 """
@@ -203,6 +206,8 @@ def tabulate_papers(outcomes: Iterable[Outcome]) -> list[str]:
         unknown = sum(claim.holds is None for claim in list_claims(mine))
         held = share(sum(claims), len(claims)) + (f"; {sum(trials)} of {len(trials)} so far" if trials else "")
         held += f"; {unknown} open" if unknown else ""
+        beyond = [claim.holds for claim in list_beyond(mine) if claim.holds is not None]
+        held += f"; beyond the paper {sum(beyond)} of {len(beyond)}" if beyond else ""
         runs = len({record.run_id for o in mine for record in o.records})
         rows.append("| " + " | ".join([paper, f"{run} of {len(mine)}", *numbers, held, str(runs)]) + " |")
     return rows

@@ -165,6 +165,7 @@ def print_results(selections: list[Selection], records: list[RunRecord], args: A
                 "detail": outcome.detail,
                 "page": str(page),
                 "claims": outcome.claims,
+                "beyond": outcome.beyond,
                 "lines": outcome.lines,
             }
         )
@@ -189,6 +190,8 @@ def print_outcome(outcome: Outcome) -> None:
         print(line)
     for claim in outcome.claims:
         print(fill(f"- {describe_claim(outcome, claim)}", width))
+    for claim in outcome.beyond:
+        print(fill(f"- ours, beyond the paper: {describe_claim(outcome, claim)}", width))
     detail = f" ({outcome.detail})" if outcome.detail else ""
     print(fill(f"{outcome.experiment.id}: {outcome.verdict}{detail}", width))
 

@@ -46,7 +46,8 @@ def stays_above_zero(runs: Runs) -> Claim:
     text = "the NC metrics of no model decrease to zero: at least one of the three stays above it"
     if not found:
         return Claim(text, None, "", NEAR_ZERO)
-    detail = f"in {found.count(False)} of {count(len(found), 'model')}; {curves.count(False)} of {len(curves)} curves stay up"
+    detail = f"in {found.count(False)} of {count(len(found), 'model')}"
+    detail += f"; {curves.count(False)} of {len(curves)} curves stay up"
     return Claim(text, False if True in found else None if None in found else True, detail, NEAR_ZERO)
 
 

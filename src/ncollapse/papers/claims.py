@@ -49,10 +49,34 @@ def check_claims(experiment: Experiment, matches: Sequence[Match]) -> list[Claim
     """
     if experiment.claims is None:
         return []
+    runs = _choose_runs(of_the_paper(experiment, matches))
+    return experiment.claims(runs) if runs else []
+
+
+def check_beyond(experiment: Experiment, matches: Sequence[Match]) -> list[Claim]:
+    """What is checked in settings of ours, which the paper did not run; none if there are none, or nothing was run."""
+    if experiment.beyond is None:
+        return []
+    runs = _choose_runs(of_ours(experiment, matches))
+    return experiment.beyond.claims(runs) if runs else []
+
+
+def of_the_paper(experiment: Experiment, matches: Sequence[Match]) -> list[Match]:
+    """The points of the grid that the paper ran."""
+    ours = of_ours(experiment, matches)
+    return [match for match in matches if match not in ours]
+
+
+def of_ours(experiment: Experiment, matches: Sequence[Match]) -> list[Match]:
+    """The points of the grid in settings of ours."""
+    beyond = experiment.beyond
+    return [match for match in matches if beyond is not None and beyond.covers(match.point.keys)]
+
+
+def _choose_runs(matches: Sequence[Match]) -> Runs:
     found = [match for match in matches if match.records]
     found = [match for match in found if not match.is_trial] or _of_one_share(found)
-    runs = [(without_seed(match.point.keys), record) for match in found for record in match.records]
-    return experiment.claims(runs) if runs else []
+    return [(without_seed(match.point.keys), record) for match in found for record in match.records]
 
 
 def _of_one_share(matches: Sequence[Match]) -> list[Match]:

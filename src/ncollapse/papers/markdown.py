@@ -61,7 +61,9 @@ LEGEND = {
     "short": "too short to judge: less than a quarter of the epochs",
 }
 
-
+BEYOND = (
+    "Ours, beyond the paper, in settings that it did not run; neither the verdict nor the count of claims includes them"
+)
 OTHER_EPOCH = (
     "not explained; the epoch with the best test accuracy is reported, and ours had the printed number by the epoch in"
     " brackets, which is not among its best"
@@ -91,6 +93,8 @@ def to_markdown(outcome: Outcome, *, lines: bool = True, unrun: bool = True, lev
     parts += [f"- {note}" for note in notes] + ([""] if notes else [])
     parts += [f"- {describe_claim(outcome, claim)}" for claim in outcome.claims]
     parts += [""] if outcome.claims else []
+    if outcome.beyond:
+        parts += [f"{BEYOND}:", "", *(f"- {describe_claim(outcome, claim)}" for claim in outcome.beyond), ""]
     body = rows(outcome.lines, unrun) if lines else []
     if body:
         parts += ["| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD)]
@@ -255,10 +259,11 @@ def mark(claim: Claim, *, so_far: bool = False) -> str:
 
 def describe_claim(outcome: Outcome, claim: Claim) -> str:
     """Whether a claim holds, the numbers behind that, where its threshold comes from, and why it does not hold."""
-    said = f"{mark(claim, so_far=outcome.only_tried)}: {claim.text}" + (f" ({claim.detail})" if claim.detail else "")
+    tried = outcome.coverage_of(claim).only_trials
+    said = f"{mark(claim, so_far=tried)}: {claim.text}" + (f" ({claim.detail})" if claim.detail else "")
     if claim.threshold:
         said += f" [{claim.threshold}]"
-    if claim.holds is False and not outcome.only_tried:
+    if claim.holds is False and not tried:
         asks = outcome.experiment.asks  # the answer to a question needs no excuse
         why = find_known_cause(outcome, claim) if asks else find_claim_cause(outcome, claim)
         said += f": {why}" if why else ""
@@ -282,7 +287,7 @@ def find_known_cause(outcome: Outcome, claim: Claim) -> str:
 
 def _find_deciding_epochs(outcome: Outcome, claim: Claim) -> str:
     """How long the runs behind a claim were, where they were shortened."""
-    coverage = outcome.coverage
+    coverage = outcome.coverage_of(claim)
     if claim.lengths:
         coverage = replace(coverage, lengths=tuple(pair for pair in coverage.lengths if pair[0] in claim.lengths))
     return coverage.deciding_epochs
