@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ncollapse.grammar import count
-from ncollapse.papers.claims import Claim, Runs, approach_zero, by_key, of_one_length
+from ncollapse.papers.claims import MOSTLY, Claim, Runs, approach_zero, by_key, of_one_length
 from ncollapse.papers.judge import read_last
 from ncollapse.papers.matching import epochs_of
 
@@ -34,7 +34,6 @@ THRESHOLDS = {
     "apart": "ours: NC2 of the class means at most 0.05, as for every metric on this page that approaches zero",
     "falls": "ours: the paper says that they still decrease",
     "slowest": "ours: orders of magnitude from the first measurement to the last, mean over the metrics",
-    "mostly": "ours, for most: more than half of three or more",
 }
 
 
@@ -213,7 +212,7 @@ def raises(runs: Runs, axis: str, what: str, *, mostly: bool = False) -> Claim:
             gains.append(100 * (min(above)[1] - accuracy))
             losses.add(str(keys.get("loss")))
     text = f"{what} raises the mean test accuracy over seeds under every loss" + ", in most cases" * mostly
-    threshold = THRESHOLDS["mostly"] * mostly
+    threshold = MOSTLY * mostly
     if not gains:
         return Claim(text, None, "", threshold)
     kept = sum(gain > 0 for gain in gains)

@@ -12,6 +12,7 @@ from ncollapse.grammar import count
 from ncollapse.papers import publications
 from ncollapse.papers.claims import (
     BOTH_LOSSES,
+    MOSTLY,
     Claim,
     Runs,
     higher_under_bce,
@@ -320,9 +321,10 @@ def score_gaps(runs: Runs) -> list[Claim]:
         text = f"the mean positive and negative scores of {where} samples lie further apart under BCE in most cases"
         detail = ", ".join(f"{bce:.2f} for {ce:.2f}" for ce, bce in gaps)
         if len(gaps) < 3:
-            found.append(Claim(text, None, f"{detail}; three pairs of runs are needed" if gaps else BOTH_LOSSES))
+            detail = f"{detail}; three pairs of runs are needed" if gaps else BOTH_LOSSES
+            found.append(Claim(text, None, detail, MOSTLY))
         else:
-            found.append(Claim(text, kept > len(gaps) / 2, f"{kept} of {count(len(gaps), 'pair')}: {detail}"))
+            found.append(Claim(text, kept > len(gaps) / 2, f"{kept} of {count(len(gaps), 'pair')}: {detail}", MOSTLY))
     return found
 
 
