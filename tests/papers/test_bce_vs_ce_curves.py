@@ -86,7 +86,7 @@ def course(*rows):
 )
 def test_the_early_version_says_only_that_collapse_comes_after_zero_error(rows, holds):
     """Uniform accuracy does not matter there; the claim that has it is the final version's."""
-    found = claims.collapse_curves_early([course(*rows)])[-1]
+    found = get_experiment("bce-vs-ce-early/figure-2").claims([course(*rows)])[-1]
     assert found.holds is holds
     assert "uniform" not in found.text
     assert [claims.collapse_curves([course(*rows)])[-1].text.count("uniform")] == [1]
