@@ -58,6 +58,16 @@ def test_table_7_bears_what_the_text_says_but_for_the_uniform_accuracy():
     assert [claim.holds for claim in as_in_the_text] == [True, True, True, None, None]
 
 
+def test_each_printed_number_has_its_own_threshold():
+    found = claims.failed_collapse([failed("ce"), failed("bce")])
+    printed = ("99.61", "99.65", "99.32")
+    for claim, number in zip((found[0], found[3], found[4]), printed, strict=True):
+        assert claim.text.endswith(f"at least {float(number) - 1:.2f} %")
+        assert f"the {number} % of Table 7" in claim.threshold
+    low = claims.failed_collapse([failed("ce"), failed("bce", accuracy=0.9863, uniform_accuracy=0.9835)])
+    assert [claim.holds for claim in low[3:]] == [False, True], "98.65 and 98.32"
+
+
 def test_a_run_that_collapses_is_not_the_failed_one():
     small = {name: {"mean": mean, "std": 0.1} for name, mean in (("positive_score", 5.7), ("negative_score", -0.6))}
     found = claims.failed_collapse([failed("ce", **small), failed("bce", accuracy=0.9, uniform_accuracy=0.5)])

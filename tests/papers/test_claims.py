@@ -1,6 +1,7 @@
 """What several papers say in words, checked on runs made by hand: each check can hold, fail and be open."""
 
 import math
+import re
 
 import pytest
 
@@ -172,6 +173,24 @@ def test_without_what_it_needs_a_claim_is_open(name):
     found = CATALOGUE[name].claims([(keys, run())])
     assert found
     assert all(claim.holds is None for claim in found)
+
+
+ON_A_SCALE = (
+    "in most cases|faster|slowest|similar|approach|largely|clearly|hardly|zero|around|still|correlation|discriminative"
+    "|diverse|overlap|needs d|at least|at most|within|less than|as test accuracy does|turns|steeper|separable|[0-9] %"
+)
+
+
+@pytest.mark.parametrize("name", [name for name, e in CATALOGUE.items() if e.claims and not e.asks])
+def test_what_has_a_measure_says_whose_it_is(name):
+    """Where the paper has no number for "faster" or "most", the threshold is ours, and in square brackets."""
+    keys = {"loss": "none", "bias_decay": 0.0, "bias_init": 0.0, "dim": 0, "head": "none", "width": 1, "epochs": 1}
+    experiment = CATALOGUE[name]
+    found = experiment.claims([(keys, run())])
+    for claim in found:
+        if re.search(ON_A_SCALE, claim.text):
+            assert claim.threshold.startswith(("ours", "printed")), claim.text
+        assert claim.threshold.startswith(("ours", "printed")) or not claim.threshold
 
 
 def test_gains_below_three_standard_errors_are_counted():

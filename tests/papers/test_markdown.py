@@ -182,7 +182,7 @@ def test_adam_collapses_after_the_rate_is_divided_as_the_note_says():
 
 
 def test_augmented_mse_has_not_fitted_its_data_as_the_cause_says():
-    (cause,) = get_experiment("mse-landscape/figure-5").claim_causes
+    (cause,) = get_experiment("mse-landscape/figure-4").claim_causes
     found = match(get_experiment("mse-landscape/figure-4").grid(), read_runs(ROOT / "results" / "runs"))
     runs = [(one.point.keys["loss"], record) for one in found for record in one.records]
     mse, ce = ([record for name, record in runs if name == loss] for loss in ("mse", "ce"))
@@ -223,7 +223,7 @@ def test_without_records_everything_is_listed_as_not_run(script, tmp_path):
     script.main(str(tmp_path / "none"), str(tmp_path / "page.md"), draw=False)
     text = (tmp_path / "page.md").read_text()
     for name, experiment in CATALOGUE.items():
-        verdict = "reproduced" if experiment.protocol == "landscape" else "not run"
+        verdict = evaluate(experiment, []).verdict if experiment.protocol == "landscape" else "not run"
         assert f"| {name} | {experiment.title} | {verdict} |" in text
 
 
@@ -233,7 +233,7 @@ def test_every_claim_that_does_not_hold_has_a_cause_or_says_so():
     for experiment in CATALOGUE.values():
         outcome = evaluate(experiment, records)
         if not outcome.only_tried and not experiment.asks:
-            for claim in outcome.claims:
+            for claim in (*outcome.claims, *outcome.beyond):
                 if claim.holds is False:
                     cause = find_claim_cause(outcome, claim)
                     assert cause
@@ -245,7 +245,9 @@ def test_every_cause_belongs_to_a_claim_of_its_entry():
     """A claim that is worded anew would else lose its cause in silence."""
     for experiment in CATALOGUE.values():
         for cause in experiment.claim_causes:
-            texts = [claim.text for claim in experiment.claims([({"loss": "none", "dim": 512, "head": "none"}, run())])]
+            runs = [({**point.keys, "loss": "none", "dim": 512, "head": "none"}, run()) for point in experiment.grid()]
+            beyond = experiment.beyond.claims(runs) if experiment.beyond else []
+            texts = [claim.text for claim in (*experiment.claims(runs), *beyond)]
             assert any(text.startswith(cause.start) for text in texts), (experiment.id, cause.start)
 
 
@@ -258,6 +260,8 @@ def test_a_cause_of_shortened_runs_ends_with_them():
     assert find_claim_cause(whole, claim) == "not explained"
     assert find_claim_cause(short, replace(claim, lengths=(4000,))) == "not explained", "others are the short ones"
     assert "ended before" in find_claim_cause(short, replace(claim, lengths=(1000,)))
+    apart = replace(whole, claims=(), beyond=(claim,), beyond_coverage=short.coverage)
+    assert "ended before" in find_claim_cause(apart, claim), "of the runs that it is about"
     other = replace(claim, text="something else")
     assert find_claim_cause(short, other) == "not explained; tried at 1000 of 4000 epochs only"
 

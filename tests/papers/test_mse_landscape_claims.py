@@ -8,6 +8,7 @@ import pytest
 
 from ncollapse.frames import simplex_etf
 from ncollapse.papers import mse_landscape_claims as claims
+from ncollapse.papers.catalogue import get_experiment
 from reference.paper_runs import curve, run
 
 
@@ -76,7 +77,7 @@ def head(name, dim, accuracy, epochs=10):
 def test_a_fixed_classifier_is_enough(fixed, holds):
     runs = [head("linear", 512, 0.95), head("etf", 512, 0.96), head("etf", 10, fixed), head("linear", 10, 0.95)]
     found = claims.fixed_is_enough(runs)
-    assert [claim.holds for claim in found] == [holds, True]
+    assert [claim.holds for claim in found] == [holds], "the paper says no more of NC1 there"
     assert f"{100 * (0.95 - fixed):+.2f} points (fixed, d = 10)" in found[0].detail
     assert claims.fixed_is_enough(runs[1:])[0].holds is None, "the learned one with d = 512 is the measure"
     other = [head("linear", 512, 0.95, epochs=20), *runs[1:]]
@@ -115,13 +116,31 @@ def test_at_three_dimensions_ce_discriminates_better(accuracies, holds, tmp_path
     assert [claim.holds for claim in claims.three_dimensions(longer)] == [None] * 3, "8 epochs against 50"
 
 
-def test_rescaling_is_judged_along_each_parameter():
-    def point(alpha, M, nc1, accuracy):
-        values = {"train__accuracy": accuracy, "test__accuracy": accuracy, "train__cosine_margin": nc1}
-        return {"alpha": alpha, "M": M}, run(train__nc1=nc1, **values)
+def rescaled(alpha, M, nc1, accuracy, epochs=10):
+    values = {"train__accuracy": accuracy, "test__accuracy": accuracy}
+    return {"alpha": alpha, "M": M}, run(epochs=epochs, train__nc1=nc1, **values)
 
-    runs = [point(1.0, 1.0, 1.0, 0.6), point(5.0, 1.0, 0.5, 0.7), point(1.0, 3.0, 0.5, 0.5)]
-    assert [claim.holds for claim in claims.rescaling_helps(runs)] == [True, True, True, True, False, False, False]
+
+def test_rescaling_is_judged_along_each_parameter_by_its_correlation():
+    """A correlation may have an exception; that of M is with collapse alone, and two values of alpha are too few."""
+    runs = [
+        rescaled(1.0, M, nc1, a) for M, nc1, a in ((3.0, 0.5, 0.7), (5.0, 0.2, 0.6), (7.0, 0.3, 0.6), (10.0, 0.1, 0.5))
+    ]
+    found = claims.rescaling_helps([*runs, rescaled(1.0, 1.0, 1.0, 0.8), rescaled(5.0, 1.0, 0.5, 0.9)])
+    assert [claim.holds for claim in found] == [None, None, None, True, False, False]
+    assert found[3].detail == "0.90: 1, 0.5, 0.2, 0.3, 0.1 at M = 1, 3, 5, 7, 10"
+    assert not any("margin" in claim.text for claim in found), "the paper says that of figure 3"
+    alone = claims.rescaling_helps([rescaled(1.0, M, 0.1, 0.7) for M in (1.0, 3.0, 5.0)])
+    assert [claim.holds for claim in alone[3:]] == [False] * 3, "equal numbers are not correlated"
+
+
+def test_random_labels_say_that_the_paper_ran_nothing():
+    assert "ran nothing here" in get_experiment("mse-landscape/random-labels").notes[0]
+
+
+def test_figure_3_says_which_nc2_is_judged():
+    assert "the centred one is judged" in " ".join(get_experiment("mse-landscape/figure-3").notes)
+    assert claims.METRICS[1] == "train.nc2", "that of the centred W"
 
 
 @pytest.mark.parametrize(("sgd", "holds"), [(0.71, True), (0.775, False)])
@@ -134,7 +153,9 @@ def test_the_optimisers_generalise_differently(sgd, holds):
 def test_figure_3_needs_every_optimiser():
     """That NC comes "regardless of algorithm" is not decided by two of three."""
     runs = [({"optimizer": name}, run(history=curve(1.0, 0.01))) for name in ("sgd", "adam")]
-    assert [claim.holds for claim in claims.collapse_and_margin(runs)[:3]] == [True, True, None]
+    found = claims.collapse_and_margin(runs)
+    assert [claim.holds for claim in found[:3]] == [True, True, None]
+    assert not any("orders of magnitude" in claim.text for claim in found), "that NC1 approaches zero says it"
 
 
 @pytest.mark.parametrize(("fit", "holds"), [(0.999, True), (0.8, False)])

@@ -43,7 +43,7 @@ def test_the_page_holds_verdict_numbers_figures_and_runs(records, tmp_path):
     path = write_experiment(tmp_path / "page.html", outcome)
     text = path.read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>")
-    assert f"Verdict: reproduced, as far as run ({coverage.detail}; 4 of 4 claims hold" in text
+    assert f"Verdict: reproduced, as far as run ({coverage.detail}; 5 of 6 claims hold, 1 open" in text
     assert "Holds: BCE raises uniform accuracy over CE (" in text
     assert all(f"<code>{record.run_id}</code>" in text for record in found)
     assert {"numbers", "collapse-curves", "provenance"} <= set(re.findall(r'<section id="([a-z-]+)"', text))
@@ -220,7 +220,7 @@ def test_the_page_opens_quietly_and_loads_nothing(experiment_page, records):
     assert experiment_page.messages == []
     assert [url for url in experiment_page.requests if not url.startswith(("file:", "data:", "blob:"))] == []
     sentences = experiment_page.page.locator("#findings .sentences li")
-    assert sentences.count() == 5
+    assert sentences.count() == 7, "the verdict and six claims"
     assert all(sentences.nth(i).bounding_box()["width"] > 400 for i in range(4))
     _, lines, _, _ = lay_out("bce-vs-ce/table-1", records)
     shown = [line for line in lines if line.values]
@@ -345,6 +345,7 @@ def test_the_page_of_gradients_draws_their_size(tmp_path):
     outcome = evaluate(get_experiment("mse-landscape/figure-8"), [])
     path = write_landscape(tmp_path / "page.html", outcome)
     (spec,) = read_specs(path.read_text(encoding="utf-8"))
+    assert "-0.01 (MSE, alpha = 5, M = 1)" in path.read_text(encoding="utf-8")
     field = landscapes.compute_panels()["CE"]
     trace = [t for t in spec["data"] if t["type"] == "contour"][1]
     wrong = np.hypot(field.d_norm, field.d_angle)

@@ -1,4 +1,4 @@
-"""Numeric witnesses for the errata of the other papers (rows 15 to 32, 34 and 35 of the table in docs/theory.md)."""
+"""Numeric witnesses for the errata of the other papers (rows 15 to 32 and 34 to 36 of the table in docs/theory.md)."""
 
 import json
 import math
@@ -277,3 +277,28 @@ def test_35_two_gains_and_a_rounding():
         assert bce - ce == pytest.approx(right, abs=1e-9)
     assert find(early, "CIFAR10, D121, CE", "SGD, DA1, A_Uni") == 78.67
     assert find(final, "CIFAR10, D121, CE", "SGD, DA1, A_Uni") == 78.8
+
+
+def test_36_raising_alpha_does_not_align_the_descent_with_smaller_angles():
+    s, theta = np.meshgrid(np.linspace(0.1, 6, 60), np.linspace(0.01, 1.5, 60))
+
+    def gradient(alpha, M):  # (34), as printed
+        along = s + (alpha - 1) * s * np.cos(theta) ** 2 - alpha * M * np.cos(theta)
+        across = alpha * M * s * np.sin(theta) - (alpha - 1) * s**2 * np.sin(theta) * np.cos(theta)
+        return along, across
+
+    shares = {}
+    for alpha, M in ((1.0, 1.0), (1.0, 5.0), (5.0, 1.0)):
+        along, across = gradient(alpha, M)
+        raises = s * np.cos(theta) > alpha * M / (alpha - 1) if alpha > 1 else np.zeros(s.shape, bool)
+        assert ((across < 0) == raises).all()
+        exact = nc.landscape("mse", 10, norms=s[0], angles=theta[:, 0], alpha=alpha, M=M)
+        for weight in (1.0, 1 / s):  # theta as a coordinate, and as an arc
+            shares.setdefault((alpha, M), []).append(np.mean(across * weight / np.hypot(along, across * weight)))
+        arc = exact.d_angle / s
+        shares[alpha, M].append(np.mean(arc / np.hypot(exact.d_norm, arc)))  # at K = 10
+    assert all(raised > plain + 0.2 for raised, plain in zip(shares[1.0, 5.0], shares[1.0, 1.0], strict=True))
+    assert all(raised < plain - 0.1 for raised, plain in zip(shares[5.0, 1.0], shares[1.0, 1.0], strict=True))
+    s, theta = 2.0, math.pi / 2  # where the paper's next sentence is right: (34) is (s, alpha M s)
+    field = nc.landscape("mse", 10**9, norms=[s], angles=[theta], alpha=5.0, M=2.0)
+    assert (field.d_norm.item(), field.d_angle.item()) == pytest.approx((s, 10 * s), rel=1e-6)

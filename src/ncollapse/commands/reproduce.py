@@ -163,6 +163,7 @@ def print_results(selections: list[Selection], records: list[RunRecord], args: A
                 "detail": outcome.detail,
                 "page": str(page),
                 "claims": outcome.claims,
+                "beyond": outcome.beyond,
                 "lines": outcome.lines,
             }
         )
@@ -187,6 +188,8 @@ def print_outcome(outcome: Outcome) -> None:
         print(line)
     for claim in outcome.claims:
         print(break_lines(f"- {describe_claim(outcome, claim)}", width))
+    for claim in outcome.beyond:
+        print(break_lines(f"- ours, beyond the paper: {describe_claim(outcome, claim)}", width))
     detail = f" ({outcome.detail})" if outcome.detail else ""
     print(break_lines(f"{outcome.experiment.id}: {outcome.verdict}{detail}", width))
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from ncollapse.papers import bce_vs_ce_claims as claims
+from ncollapse.papers import bce_vs_ce_curves as curves
 from ncollapse.papers import bce_vs_ce_discussion as discussion
 from ncollapse.papers.bce_vs_ce import (
     ACCURACIES,
@@ -63,7 +64,7 @@ EXPERIMENTS = (
         "NC metrics of ResNet18 on CIFAR10",
         partial(collapse, "cifar10", ("resnet18",)),
         curves=COLLAPSE,
-        claims=claims.collapse_curves,
+        claims=curves.collapse_curves_early,
         notes=UNSETTLED,
         claim_causes=SGD_STAYS,
     ),

@@ -31,13 +31,26 @@ class ClaimCause:
 
 
 @dataclass(frozen=True)
+class Extension:
+    """Runs of a grid in settings of ours, which the paper did not make, and what is checked on them.
+
+    `covers` tells their keys from those of the paper's runs. Their claims are shown apart, and neither the verdict nor
+    the count of the paper's claims has them.
+    """
+
+    covers: Callable[[dict[str, Any]], bool]
+    claims: Callable[[Runs], list[Claim]]
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One entry of the catalogue.
 
     `grid` makes its points (one seed each). `protocol` says what is done with them: "runs" (training, then the
     numbers), "two-stage" (training, then a classifier re-balanced on frozen features) or "landscape" (nothing is
     trained). `curves` are the fields of the history that a figure shows, `finals` the final numbers that a figure or
-    table compares. `claims` checks what the paper says in words. `is_unsettled(keys, field)` is true for the numbers
+    table compares. `claims` checks what the paper says in words, `beyond`
+    the same in settings of ours. `is_unsettled(keys, field)` is true for the numbers
     that had not converged in the paper's own run and so cannot be judged. `find_cause(line)` says why a number
     was not reproduced, "" if that is not known; `claim_causes` say the same of claims that do not hold. `asks` marks a
     question of our own, where other experiments repeat what a paper reports. `caption` says what is shown where no
@@ -51,6 +64,7 @@ class Experiment:
     curves: tuple[str, ...] = ()
     finals: tuple[str, ...] = ()
     claims: Callable[[Runs], list[Claim]] | None = None
+    beyond: Extension | None = None
     is_unsettled: Callable[[dict[str, Any], str], bool] | None = None
     find_cause: Callable[[Line], str] | None = None
     claim_causes: tuple[ClaimCause, ...] = ()

@@ -281,8 +281,20 @@ def _find_epoch(field: str, cell: Cell, found: Match) -> int | None:
     return max((end for (_, a), (end, b) in pairs if (a - cell.value) * (b - cell.value) <= 0), default=None)
 
 
+LAST = "last."
+"""A field that begins so is read at the last epoch, whichever epoch the run reports."""
+
+
+def read_last(record: RunRecord, field: str) -> float:
+    """A number at the last measured epoch; that of the summary where the history does not have it."""
+    values = record.series(field)[1]
+    return values[-1] if values else record.final(field)
+
+
 def read_value(record: RunRecord, field: str) -> float:
     """A number of a run's summary; spreads give their mean, alpha is computed as the tables do."""
+    if field.startswith(LAST):
+        return read_last(record, field.removeprefix(LAST))
     if field == "alpha":
         rho, bias = record.final("train.weight_energy"), record.final("train.bias.mean")
         if not math.isfinite(rho + bias) or record.loss != "bce":

@@ -35,6 +35,7 @@ NAMES = {
     "test_correct.distinctiveness": "E_dis test",
     "train.cosine_margin": "cosine margin",
     "train.nc1": "NC1",
+    "last.train.nc1": "NC1, last epoch",
     "train.nc2": "NC2",
     "train.nc3": "NC3",
     "train.nc2_uncentred": "NC2, W not centred",
@@ -60,7 +61,9 @@ LEGEND = {
     "short": "too short to judge: less than a quarter of the epochs",
 }
 
-
+BEYOND = (
+    "Ours, beyond the paper, in settings that it did not run; neither the verdict nor the count of claims includes them"
+)
 OTHER_EPOCH = (
     "not explained; the epoch with the best test accuracy is reported, and ours had the printed number by the epoch in"
     " brackets, which is not among its best"
@@ -90,6 +93,8 @@ def to_markdown(outcome: Outcome, *, lines: bool = True, unrun: bool = True, lev
     parts += [f"- {note}" for note in notes] + ([""] if notes else [])
     parts += [f"- {describe_claim(outcome, claim)}" for claim in outcome.claims]
     parts += [""] if outcome.claims else []
+    if outcome.beyond:
+        parts += [f"{BEYOND}:", "", *(f"- {describe_claim(outcome, claim)}" for claim in outcome.beyond), ""]
     body = rows(outcome.lines, unrun) if lines else []
     if body:
         parts += ["| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD)]
@@ -124,9 +129,12 @@ def explain(outcome: Outcome) -> list[str]:
 
 
 def landscape_to_markdown(outcome: Outcome, level: int = 1) -> str:
-    """The page of a figure that is computed: the share of the gradient that turns the feature, for each loss."""
+    """The page of a figure that is computed: the share of the descent that reduces the angle, for each loss."""
     parts = [to_markdown(outcome, level=level).rstrip()]
-    parts += ["- Share of the gradient along the angle, mean over s > 1 and theta < 1.5, K = 10:", ""]
+    parts += [
+        "- Share of the descent towards smaller theta (negative: larger), mean over s > 1 and theta < 1.5, K = 10:",
+        "",
+    ]
     parts += ["| loss | share |", "| --- | --- |"]
     parts += [f"| {name} | {share:.3f} |" for name, share in landscapes.compute_shares().items()]
     return "\n".join([*parts, ""])
@@ -251,10 +259,11 @@ def mark(claim: Claim, *, so_far: bool = False) -> str:
 
 def describe_claim(outcome: Outcome, claim: Claim) -> str:
     """Whether a claim holds, the numbers behind that, where its threshold comes from, and why it does not hold."""
-    said = f"{mark(claim, so_far=outcome.only_tried)}: {claim.text}" + (f" ({claim.detail})" if claim.detail else "")
+    tried = outcome.coverage_of(claim).only_trials
+    said = f"{mark(claim, so_far=tried)}: {claim.text}" + (f" ({claim.detail})" if claim.detail else "")
     if claim.threshold:
         said += f" [{claim.threshold}]"
-    if claim.holds is False and not outcome.only_tried:
+    if claim.holds is False and not tried:
         asks = outcome.experiment.asks  # the answer to a question needs no excuse
         why = find_known_cause(outcome, claim) if asks else find_claim_cause(outcome, claim)
         said += f": {why}" if why else ""
@@ -278,7 +287,7 @@ def find_known_cause(outcome: Outcome, claim: Claim) -> str:
 
 def _find_deciding_epochs(outcome: Outcome, claim: Claim) -> str:
     """How long the runs behind a claim were, where they were shortened."""
-    coverage = outcome.coverage
+    coverage = outcome.coverage_of(claim)
     if claim.lengths:
         coverage = replace(coverage, lengths=tuple(pair for pair in coverage.lengths if pair[0] in claim.lengths))
     return coverage.deciding_epochs

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ncollapse.papers.claims import Claim, check_claims
+from ncollapse.papers.claims import Claim, check_beyond, check_claims, of_ours, of_the_paper
 from ncollapse.papers.coverage import Coverage, measure_coverage
 from ncollapse.papers.experiment import Experiment, Point
 from ncollapse.papers.judge import JUDGED, Line, compare
 from ncollapse.papers.matching import match
-from ncollapse.papers.verdict import conclude
+from ncollapse.papers.verdict import conclude, sum_up_claims
 from ncollapse.runs.record import RunRecord
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of an experiment; `records` are the runs that it rests on."""
+    """The outcome of an experiment; `records` are its runs.
+
+    `beyond` are the claims in settings of ours and `beyond_coverage` is how much of these was run; the verdict, the
+    claims and the coverage are of the paper's own settings alone.
+    """
 
     experiment: Experiment
     lines: Sequence[Line]
@@ -25,6 +29,12 @@ class Outcome:
     records: Sequence[RunRecord]
     verdict: str
     detail: str
+    beyond: Sequence[Claim] = ()
+    beyond_coverage: Coverage = field(default_factory=lambda: Coverage(0))
+
+    def coverage_of(self, claim: Claim) -> Coverage:
+        """How much was run of the settings that a claim is about."""
+        return self.beyond_coverage if claim in self.beyond else self.coverage
 
     @property
     def only_tried(self) -> bool:
@@ -47,9 +57,13 @@ def evaluate(experiment: Experiment, records: Iterable[RunRecord], points: Seque
         lines = second_stage_lines(experiment, chosen)
     else:
         lines = compare(experiment, chosen)
-    claims, coverage = check_claims(experiment, chosen), measure_coverage(whole)
+    claims, coverage = check_claims(experiment, chosen), measure_coverage(of_the_paper(experiment, whole))
     used = [record for found in chosen for record in found.records]
-    return Outcome(experiment, lines, claims, coverage, used, *conclude(lines, claims, coverage, asks=experiment.asks))
+    verdict, detail = conclude(lines, claims, coverage, asks=experiment.asks)
+    beyond, ours = check_beyond(experiment, chosen), measure_coverage(of_ours(experiment, whole))
+    said = sum_up_claims(beyond)[1]
+    detail = "; ".join(filter(None, [detail, f"beyond the paper {said}" if said else ""]))
+    return Outcome(experiment, lines, claims, coverage, used, verdict, detail, beyond, ours)
 
 
 def list_judged(outcomes: Iterable[Outcome]) -> list[tuple[Outcome, Line]]:
@@ -64,4 +78,13 @@ def list_judged(outcomes: Iterable[Outcome]) -> list[tuple[Outcome, Line]]:
 
 def list_claims(outcomes: Iterable[Outcome]) -> list[Claim]:
     """The claims; one that is made of two figures, and rests on the same numbers, once."""
-    return list({(claim.text, claim.detail): claim for outcome in outcomes for claim in outcome.claims}.values())
+    return _once(claim for outcome in outcomes for claim in outcome.claims)
+
+
+def list_beyond(outcomes: Iterable[Outcome]) -> list[Claim]:
+    """The claims in settings of ours, likewise."""
+    return _once(claim for outcome in outcomes for claim in outcome.beyond)
+
+
+def _once(claims: Iterable[Claim]) -> list[Claim]:
+    return list({(claim.text, claim.detail): claim for claim in claims}.values())

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ncollapse.grammar import count
-from ncollapse.papers.all_losses_claims import ALIKE, LOSSES, METRICS, THRESHOLDS, fits, losses_agree
+from ncollapse.papers.all_losses_claims import LOSSES, METRICS, fits, losses_agree
 from ncollapse.papers.bce_vs_ce import ACCURACIES, COLLAPSE, SCORES, train_point
 from ncollapse.papers.claims import Claim, Runs, approach_zero, by_key, faster_under_bce, higher_under_bce
 from ncollapse.papers.experiment import ClaimCause, Experiment, Point, product
@@ -93,7 +93,7 @@ def losses_end_alike(runs: Runs) -> list[Claim]:
         fits(runs),
         *by_key(runs, "loss", LOSSES, lambda some: approach_zero(some, METRICS)),
         *by_key(runs, "loss", LOSSES, ends_at_the_optimum),
-        losses_agree(runs, ALIKE, {}, "at the end", threshold=THRESHOLDS["alike"]),
+        losses_agree(runs, place={}, where="at the end"),
     ]
 
 

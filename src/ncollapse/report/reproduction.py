@@ -142,4 +142,5 @@ def summarise(outcome: Outcome) -> list[str]:
     for claim in outcome.claims:
         sentence = describe_claim(outcome, claim)
         said.append(f"{sentence[0].upper()}{sentence[1:]}.")
+    said += [f"Ours, beyond the paper: {describe_claim(outcome, claim)}." for claim in outcome.beyond]
     return [MINUS.sub("−", sentence) for sentence in said]

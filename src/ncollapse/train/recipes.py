@@ -199,7 +199,7 @@ def mse_landscape(optimiser: str = "sgd", loss: str = "mse", *, augment: bool = 
 
 
 def mse_landscape_mini_imagenet(alpha: float = 1.0, M: float = 1.0, *, seed: int = 0) -> Recipe:
-    """mse-landscape, Fig. 6: the rescaled MSE on miniImageNet, warm restarts every 200 epochs.
+    """mse-landscape, Fig. 6: the rescaled MSE on miniImageNet, with 200 epochs up to the first warm restart.
 
     As in the authors' code, the squared errors are averaged over the classes and not halved.
     """

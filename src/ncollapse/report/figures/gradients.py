@@ -15,7 +15,7 @@ from ncollapse.report.style import FAINT, SEQUENTIAL
 def draw_losses(steep: bool) -> Figure:
     """A panel a loss: its value, or if `steep` the size of its gradient, and arrows in proportion to the gradient."""
     shown = "size of the gradient" if steep else "loss"
-    panels, shares = [], []
+    panels = []
     for name, field in landscapes.compute_panels().items():
         values = gradient_size(field) if steep else field.value
         contour = {
@@ -35,7 +35,7 @@ def draw_losses(steep: bool) -> Figure:
         angle = {"title": {"text": "angle", "standoff": 2}, "ticksuffix": "°", "showgrid": False, "range": [0, 90]}
         norm = {"title": {"text": "norm of the feature", "standoff": 4}, "showgrid": False, "range": [0, 6]}
         panels.append(Panel(escape(name), [contour, *arrows], norm, angle))
-        shares.append(f"{landscapes.share_of_angle(field):.2f} ({name})")
+    shares = [f"{share:.2f} ({name})" for name, share in landscapes.compute_shares().items()]
     return Figure(
         "landscape",
         "Over norm and angle",
@@ -43,5 +43,5 @@ def draw_losses(steep: bool) -> Figure:
         "darker is lower. Arrows point downhill, as long as the gradient is large.",
         build(panels, columns=2, row_height=320, min_width=300, bottom=60, showlegend=False),
         "mse-landscape Figs. 2, 8",
-        result=f"Mean share of the gradient that turns the feature: {join(shares)}.",
+        result=f"Mean share of the descent that turns the feature to its class: {join(shares)}.",
     )
