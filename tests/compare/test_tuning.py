@@ -57,6 +57,11 @@ def test_epochs_can_be_tuned():
     assert [run.optim.epochs for run in runs] == [10, 20]
 
 
+def test_weak_decays_can_be_tuned():
+    ((_, runs),) = plan_tuning([RECIPE], parse_grid(["decays.weak-epochs=0,20"]))
+    assert [run.decays.weak_epochs for run in runs] == [0, 20]
+
+
 def test_every_loss_and_optimiser_is_tuned_once_on_held_out_data():
     recipes = plan(losses=("ce", "bce"), optimisers=("sgd", "adam"), seeds=3)
     tried = plan_tuning(recipes, {"optim.lr": (0.01, 0.1), "optim.batch_size": (32.0, 64.0)})

@@ -40,6 +40,7 @@ OURS = {
         "minority-collapse",
         "narrow-bias-init",
         "three-optimisers",
+        "weak-decays-first",
     )
 }
 COUNTS = {
@@ -71,6 +72,7 @@ COUNTS = {
     "ncollapse/minority-collapse": 9,
     "ncollapse/narrow-bias-init": 6,
     "ncollapse/three-optimisers": 3,
+    "ncollapse/weak-decays-first": 10,
 }
 
 

@@ -45,6 +45,19 @@ def test_every_class_of_every_seed_is_drawn_and_the_optimum_once():
     assert named == ["measured", "predicted"]
 
 
+def test_of_many_sizes_the_ways_of_training_are_told_apart():
+    runs = []
+    for ratio in range(2, 2 + FEW):
+        for weak in (0, 40):
+            config = {"data": {"name": "mnist", "step_imbalance": float(ratio)}, "decays": {"weak_epochs": weak}}
+            runs.append(record(len(runs), counts=(60, 60, 60 // ratio), **config))
+    variants = group_runs(runs)
+    assert len(variants) == 2 * FEW
+    *measured, _ = traces(draw_class_norms(variants), "class mean")
+    names = {trace["name"] for trace in measured if trace["name"] != "predicted"}
+    assert names == {"CE · weak decays in epochs 1 to 40, measured", "CE, measured"}
+
+
 def test_the_axis_marks_the_sizes_that_there_are():
     layout = draw_class_norms(group_runs([record(counts=(139, 139, 6))])).spec["layout"]
     assert (layout["xaxis"]["tickvals"], layout["xaxis"]["ticktext"]) == ([1, 23.2], ["1", "23.2"])

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncollapse.runs.files import LARGEST_JSON, parse_json, read_bounded, write_atomic
-from ncollapse.runs.identity import settings_of
+from ncollapse.runs.identity import ADDED_LATER, settings_of
 from ncollapse.runs.record import RunRecord, read_run
 from ncollapse.sweep.preview import TUNING
 from ncollapse.sweep.sweep import sweep
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FILE = "tuning.json"
 VALIDATION = 0.1
 """The share held out for tuning where the recipe holds out none."""
-WHOLE = ("optim.batch_size", "optim.epochs")
+WHOLE = ("optim.batch_size", "optim.epochs", "decays.weak_epochs")
 """Settings that are whole numbers."""
 
 
@@ -78,7 +78,7 @@ def parse_grid(words: Sequence[str]) -> dict[str, tuple[float, ...]]:
     from ncollapse.train.changes import SHORT_NAMES
     from ncollapse.train.recipe import Recipe
 
-    known = [*SHORT_NAMES, *settings_of(Recipe().to_dict())]
+    known = [*SHORT_NAMES, *settings_of(Recipe().to_dict()), *ADDED_LATER]
     grid: dict[str, tuple[float, ...]] = {}
     for word in words:
         name, _, text = word.partition("=")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ncollapse.compare import Variant
 from ncollapse.compare.class_norms import MEANS, ROWS, Array, read_norms, read_rarity
 from ncollapse.compare.numbers import show
+from ncollapse.compare.variants import name_loss, phrase
 from ncollapse.report.encoding import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once, shorten_labels, thin
 from ncollapse.report.style import CLASS_COLOURS, INK, loss_style
@@ -28,9 +29,12 @@ def draw_class_norms(variants: Sequence[Variant]) -> Figure | None:
     None where no class is rarer than another, or nothing is predicted.
     """
     found = [(v, points) for v in variants for record in v.finished if (points := find_points(record)) is not None]
-    labels = list(dict.fromkeys(v.label for v, _ in found))
     if not found:
         return None
+    label_of = {v.label: v.label for v, _ in found}
+    if len(label_of) > FEW:  # the axis tells sizes of classes apart
+        label_of = {v.label: describe_training(v) for v, _ in found}
+    labels = list(dict.fromkeys(label_of.values()))
     own = 1 < len(labels) <= FEW
     names = dict(zip(labels, shorten_labels(labels)))
     marks = thin(sorted({float(f"{value:.3g}") for _, (rarity, _) in found for value in rarity if value < math.inf}))
@@ -40,9 +44,10 @@ def draw_class_norms(variants: Sequence[Variant]) -> Figure | None:
         measured: list[Spec] = []
         predicted: dict[str, Spec] = {}
         for variant, (rarity, norms) in found:
-            place = labels.index(variant.label) if own else 0
+            label = label_of[variant.label]
+            place = labels.index(label) if own else 0
             colour = CLASS_COLOURS[place] if own else loss_style(variant.loss).colour
-            name = f"{names[variant.label]}, measured" if own else "measured"
+            name = f"{names[label]}, measured" if own else "measured"
             ours, best = norms[number]
             measured.append(mark(rarity, ours, name, {"color": colour, "symbol": SYMBOLS[place], "size": 7}))
             dash = mark(rarity, best, "predicted", DASH)
@@ -58,6 +63,12 @@ def draw_class_norms(variants: Sequence[Variant]) -> Figure | None:
         build(panels, columns=2, row_height=280, min_width=300, bottom=60, showlegend=True),
         "imbalanced-relu Theorem 1",
     )
+
+
+def describe_training(variant: Variant) -> str:
+    """The label of a variant without what tells its data apart."""
+    settings = [phrase(key, value) for key, value in variant.settings.items() if not key.startswith("data.")]
+    return " · ".join([name_loss(variant.loss), *settings])
 
 
 def mark(rarity: Array, norms: Array, name: str, marker: Spec) -> Spec:
