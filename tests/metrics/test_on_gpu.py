@@ -30,8 +30,10 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_gpu_measures_what_a_cpu_does(case):
     there = [tensor.cuda() for tensor in CASES[case]]
-    few = {} if len(CASES[case][2]) < 1000 else {"skip": PER_CLASS}
-    assert_same(nc.measure(*there), nc.measure(*CASES[case]), tolerance=1e-9, **few)
+    options = {"tolerance": 1e-9}
+    if len(CASES[case][2]) > 1000:  # quantiles of millions of scores are read off a histogram
+        options = {"tolerance": 1e-7, "skip": PER_CLASS}
+    assert_same(nc.measure(*there), nc.measure(*CASES[case]), **options)
 
 
 @pytest.mark.parametrize("place", [0, 7, -1])

@@ -89,6 +89,58 @@ def test_lbfgs_forgets_what_sends_its_line_search_beyond_all_numbers():
     assert tally.read() == (pytest.approx(12 * loss.item()), 1)
 
 
+class Leap(torch.optim.Optimizer):
+    """Evaluates, and moves all weights by `far` in one of its steps and by a little in the others."""
+
+    def __init__(self, parameters, far, when):
+        super().__init__(parameters, {})
+        self.far, self.when, self.steps = far, when, 0
+
+    def step(self, closure):
+        closure()
+        self.steps += 1
+        with torch.no_grad():
+            for p in self.param_groups[0]["params"]:
+                p.add_(self.far if self.steps in self.when else 1e-3)
+
+
+def search_with(far, when, steps):
+    """The losses of some steps, the network after each, and the optimiser's number of steps."""
+    torch.manual_seed(0)
+    linear, norm = torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6)
+    model = torch.nn.Sequential(linear, norm, torch.nn.Linear(6, 3))
+    solver, tally = Leap(model.parameters(), far, when), step.Tally(torch.device("cpu"))
+    search = step.SearchStep(CrossEntropy(model), solver, OptimSpec("lbfgs", 0.1), tally)
+    x, y, losses, found = torch.randn(12, 4), torch.arange(12) % 3, [], []
+    for _ in range(steps):
+        tally.reset()
+        search(x, y, len(x))
+        losses.append(tally.read()[0] / len(x))
+        found.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+    return losses, found, solver.steps
+
+
+def test_a_search_that_ends_where_the_objective_overflows_is_taken_again():
+    """Finite weights of 1e30, and a loss that is not: it shows in the step after, which starts from before that one."""
+    plain, usual, _ = search_with(0.0, (), 3)
+    losses, found, taken = search_with(1e30, (2,), 3)
+    assert taken == 4, "the third step finds no loss, and is taken again"
+    assert losses[:2] == plain[:2]
+    assert losses[2] == pytest.approx(plain[1]), "from the weights before the second step"
+    assert found[1]["0.weight"].isfinite().all()
+    torch.testing.assert_close(found[2]["0.weight"], usual[1]["0.weight"])
+    assert all(tensor.isfinite().all() for tensor in found[2].values()), "running statistics too"
+
+
+def test_a_step_is_left_out_where_the_search_ends_beyond_all_numbers_again():
+    losses, found, taken = search_with(torch.inf, (2, 3), 3)
+    assert taken == 4
+    assert losses[1] == losses[2]
+    assert torch.equal(found[0]["0.weight"], found[1]["0.weight"])
+    assert not torch.equal(found[1]["0.weight"], found[2]["0.weight"])
+    assert all(tensor.isfinite().all() for tensor in found[2].values())
+
+
 class Played:
     """What `Captured` is to its caller, on a CPU: fixed buffers in, and results that are always in the same place."""
 

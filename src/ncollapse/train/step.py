@@ -86,12 +86,35 @@ class SearchStep(EagerStep):
     """L-BFGS: a line search that evaluates the objective several times on the same batch.
 
     Its memory of earlier batches can send the search so far that the interpolation between its points overflows, and
-    every weight with it. Then the weights are put back and the step is taken without memory.
+    every weight with it, or that the objective overflows at the weights where it ends. Then the weights are put back
+    to where that step began, and the step is taken without memory, or left out if that does not help either.
     """
 
+    def __init__(self, objective: nn.Module, optimiser: Optimiser, spec: OptimSpec, tally: Tally) -> None:
+        super().__init__(objective, optimiser, spec, tally)
+        self.tensors = [*self.parameters, *objective.buffers()]
+        """The weights, and the running statistics of norms, which a search moves too."""
+        self.last: list[Tensor] | None = None
+        """The tensors before the last step."""
+
     def work(self, x: Tensor, y: Tensor, size: int) -> None:
+        before = [tensor.detach().clone() for tensor in self.tensors]
+        loss = self.search(x, y, size)
+        if self.last is not None and not loss.isfinite():
+            before = self.last
+            self.go_back(before)
+            loss = self.search(x, y, size)
+        if not self.is_finite():
+            self.go_back(before)
+            loss = self.search(x, y, size)
+            if not self.is_finite():
+                self.go_back(before)
+        self.last = before
+        self.tally.add(loss, size)
+
+    def search(self, x: Tensor, y: Tensor, size: int) -> Tensor:
+        """Take a step, and return the mean loss before it."""
         losses: list[Tensor] = []
-        before = [p.detach().clone() for p in self.parameters]
 
         def evaluate() -> Tensor:
             total, loss = self.evaluate(x, y, size)
@@ -99,13 +122,18 @@ class SearchStep(EagerStep):
             return total
 
         self.optimiser.step(evaluate)  # type: ignore[arg-type, call-arg]
-        if not torch.stack([p.isfinite().all() for p in self.parameters]).all():
-            with torch.no_grad():
-                for p, old in zip(self.parameters, before):
-                    p.copy_(old)
-            self.optimiser.state.clear()
-            self.optimiser.step(evaluate)  # type: ignore[arg-type, call-arg]
-        self.tally.add(losses[0], size)
+        return losses[0]
+
+    def is_finite(self) -> bool:
+        """Whether all weights and running statistics are."""
+        return bool(torch.stack([tensor.isfinite().all() for tensor in self.tensors]).all())
+
+    @torch.no_grad()
+    def go_back(self, tensors: list[Tensor]) -> None:
+        """Put the weights and running statistics back, and forget earlier batches."""
+        for tensor, old in zip(self.tensors, tensors):
+            tensor.copy_(old)
+        self.optimiser.state.clear()
 
     def evaluate(self, x: Tensor, y: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """(objective, mean loss) of a batch; sets the gradient of every parameter."""
