@@ -128,7 +128,7 @@ def test_no_entry_on_mnist_or_cifar_is_left_out():
 
 
 def test_sgd_at_its_word_ends_where_the_note_says():
-    note = get_experiment("imbalanced-relu/figure-1").notes[0]
+    note = " ".join(get_experiment("imbalanced-relu/figure-1").notes)
     record = read_run(ROOT / "results" / "runs" / "971c085668ec")
     printed = get_experiment("imbalanced-relu/figure-1").grid()[0].recipe
     assert record.get("optim.lr") == pytest.approx(10 * printed.optim.lr)
@@ -142,7 +142,7 @@ def read_curve(run_id: str, field: str) -> dict[int, float]:
 
 
 def test_sgd_with_momentum_goes_the_way_the_note_says():
-    note = get_experiment("imbalanced-relu/figure-1").notes[0]
+    note = " ".join(get_experiment("imbalanced-relu/figure-1").notes)
     accuracy, nc2 = (read_curve("5e711ececa3a", f"train.{field}") for field in ("accuracy", "nc2_relu"))
     fitted = min(epoch for epoch, value in accuracy.items() if value == 1.0)
     assert f"from epoch {fitted} on" in " ".join(note.split())
@@ -151,7 +151,7 @@ def test_sgd_with_momentum_goes_the_way_the_note_says():
 
 def test_sgd_collapses_at_the_pace_of_its_decays_as_the_note_says():
     experiment = get_experiment("imbalanced-relu/figure-3")
-    note, record = experiment.notes[-1], read_run(ROOT / "results" / "runs" / "61025c3da5de")
+    note, record = " ".join(experiment.notes), read_run(ROOT / "results" / "runs" / "61025c3da5de")
     recipe = Recipe.from_dict(record.config)
     plain, momentum, _ = (share_left(point.recipe, "weight") for point in experiment.grid())
     assert f"they leave {100 * plain:.1f} % of an initial weight" in note
@@ -173,7 +173,7 @@ def test_sgd_collapses_at_the_pace_of_its_decays_as_the_note_says():
 def test_adam_collapses_after_the_rate_is_divided_as_the_note_says():
     experiment = get_experiment("imbalanced-relu/figure-2")
     assert experiment.grid()[0].recipe.schedule.milestones == (2000,)
-    note, mlp = experiment.notes[1], read_curve("d5d42b236b49", "train.nc2_relu")
+    note, mlp = " ".join(experiment.notes), read_curve("d5d42b236b49", "train.nc2_relu")
     resnet = read_curve("dd937fa94dc4", "train.nc2_relu")
     assert f"the MLP of width 1024 has {mlp[2000]:.3f} at epoch 2000 (run d5d42b236b49)" in note
     assert f"ResNet18 {resnet[1000]:.3f} at epoch 1000 and {resnet[1960]:.3f} at epoch 1960 (run dd937fa94dc4)" in note

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ncollapse.papers import bce_vs_ce
+from ncollapse.papers import bce_vs_ce, bce_vs_ce_claims, bce_vs_ce_discussion, publications
 from ncollapse.papers.catalogue import get_experiment
 from ncollapse.papers.judge import compare
 from ncollapse.papers.matching import match
@@ -171,3 +171,38 @@ def test_sgd_on_cifar100_starts_on_a_plateau():
     above = [100 * (x.ours - x.published.value) for x in lines if x.values and x.field.startswith("test.")]
     assert len(above) == 8
     assert f"by {min(above):.1f} to {max(above):.1f} points" in PLATEAU
+
+
+def test_the_mean_of_resnet50_s_negative_scores_hangs_on_a_few_samples():
+    record = read_run(RUNS / "cfa420863d23")
+    spread = {part: record.final(f"train.negative_score.{part}") for part in ("min", "max", "q05", "q95", "std")}
+    note = bce_vs_ce_claims.SCATTERED
+    assert f"from {spread['min']:.0f} to {spread['max']:.0f}, where nine in ten lie" in note
+    assert f"between {spread['q05']:.2f} and {spread['q95']:.2f})" in note
+    epochs, means = record.series("train.negative_score.mean")
+    later = [mean for epoch, mean in zip(epochs, means, strict=True) if epoch >= 20]
+    assert f"between {max(later):.2f} and {min(later):.2f} while" in note
+    deviations = [std for epoch, std in zip(*record.series("train.negative_score.std"), strict=True) if epoch >= 20]
+    assert f"at most {max(deviations):.2f}, and" in note
+    keys = {"model": "resnet50", "optimizer": "sgd", "loss": "bce", "data": "cifar10"}
+    printed = publications.load("bce-vs-ce")["table-7"].find("train.negative_score", **keys)
+    assert f"and {float(printed.std):.2f} is printed" in note
+
+
+def test_what_is_said_of_more_classes_than_dimensions():
+    (cause,) = bce_vs_ce_discussion.NARROW_CAUSES
+    rows = json.loads((RUNS.parent / "theory" / "narrow-optima.json").read_text())
+    rows = {(row["loss"], row["dim"]): row for row in rows if row["num_classes"] == 100}
+    row = rows["bce", 10]
+    (run,) = row["runs"].values()
+    best = row["optimum"]
+    assert row["uniform_accuracy"] == 1.0
+    assert f"|W|^2 is {run['weight_energy']:.0f} and the mean bias {run['bias']:.2f}, where" in cause.why
+    assert f"has {best['weight_energy']:.0f} and {best['bias']:.2f} (" in cause.why
+    above = {
+        key: 100 * (next(iter(row["runs"].values()))["objective"] / row["optimum"]["objective"] - 1)
+        for key, row in rows.items()
+    }
+    page = " ".join((RUNS.parents[1] / "docs" / "theory.md").read_text().split())
+    assert f"CE {above['ce', 10]:.1f} % above the lowest known minimum for d = 10 and {above['ce', 50]:.1f} %" in page
+    assert f"under BCE {above['bce', 10]:.1f} and {above['bce', 50]:.1f} %" in page
