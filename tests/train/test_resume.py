@@ -65,7 +65,7 @@ def test_sigkill_at_random_points(tmp_path):
 
 
 def test_a_run_goes_on_from_before_its_first_measured_epoch(tmp_path, monkeypatch, caplog):
-    """In versions that did not measure the first epoch there is no best one yet then: no weights are kept of one."""
+    """There is no best epoch yet then, and the checkpoint holds no weights of one; earlier versions made such too."""
     monkeypatch.setattr("ncollapse.train.loop.is_measured", lambda recipe, epoch: epoch >= 3)
     for name, value in (("PROGRESS_SECONDS", 0.0), ("CHECKPOINT_SECONDS", {"cpu": 0.0}), ("WRITES_SHARE", math.inf)):
         monkeypatch.setattr(f"ncollapse.train.loop.{name}", value)

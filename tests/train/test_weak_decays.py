@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from ncollapse.losses import make_loss
 from ncollapse.models import create
 from ncollapse.runs.identity import point_key
 from ncollapse.theory import Problem, certify, decay_alone
-from ncollapse.train import DecaySpec, Recipe, optimiser, recipes, run, state, step
+from ncollapse.train import DecaySpec, Recipe, loop, optimiser, recipes, run, state, step
 from ncollapse.train.backend import own_stream, switches
 from ncollapse.train.build import build_model, load_splits, make_loaders
 from ncollapse.train.casting import CastFeatures
@@ -363,3 +364,17 @@ def test_a_run_in_graphs_ends_as_an_eager_one(tmp_path):
     for name, tensor in eager.items():
         assert torch.allclose(graph[name], tensor, atol=1e-4), name
     assert max((full[name] - eager[name]).abs().max() for name in eager) > 1e-2
+
+
+def test_the_best_epoch_is_one_with_the_full_decays(tmp_path):
+    recipe = make_recipe(select="best-test")
+    taken = SimpleNamespace(recipe=recipe, best={"epoch": 0, "accuracy": -1.0}, best_tensors={})
+    for epoch, accuracy in ((1, 0.9), (WEAK, 0.99), (WEAK + 1, 0.5), (WEAK + 2, 0.7), (WEAK + 3, 0.6)):
+        loop._keep_best(taken, {"epoch": epoch, "test": {"accuracy": accuracy}}, {"epoch": epoch})
+    assert taken.best == {"epoch": WEAK + 2, "accuracy": 0.7}
+    assert taken.best_tensors == {"epoch": WEAK + 2}
+    folder = tmp_path / recipe.run_id
+    summary = run(recipe, tmp_path, device="cpu")
+    assert summary["selected_epoch"] > WEAK
+    (folder / "summary.json").unlink()
+    assert run(recipe, tmp_path, device="cpu")["selected_epoch"] == summary["selected_epoch"]

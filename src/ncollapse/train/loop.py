@@ -333,8 +333,13 @@ def _mean_loss(run: Training, epoch: int, rate: float) -> float:
 
 
 def _keep_best(run: Training, row: dict[str, Any], weights: dict[str, Tensor]) -> None:
-    """Keep the weights of the best epoch so far, by the accuracy on the split that the recipe selects by."""
+    """Keep the weights of the best epoch so far, by the accuracy on the split that the recipe selects by.
+
+    Epochs with weak decays do not count: their networks minimise another objective.
+    """
     name = selection_split(run.recipe)
+    if row["epoch"] <= run.recipe.decays.weak_epochs:
+        return
     if row[name]["accuracy"] > run.best["accuracy"]:
         run.best = {"epoch": row["epoch"], "accuracy": row[name]["accuracy"]}
         run.best_tensors = weights

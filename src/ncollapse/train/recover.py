@@ -45,7 +45,9 @@ def find_misfit(saved: Checkpoint, model: torch.nn.Module, epochs: int) -> str |
         return f"epoch {saved.epoch} of {epochs}"
     if not isinstance(best, dict) or not {"epoch", "accuracy"} <= best.keys() or not _is_number(values.get("seconds")):
         return "its values are not those of a run"
-    parts = ("model", "best") if best["epoch"] else ("model",)  # 0: of a version that did not measure the first epoch
+    parts = (
+        ("model", "best") if best["epoch"] else ("model",)
+    )  # none counts before the decays are full
     for name, tensor in model.state_dict().items():
         for key in (f"{part}.{name}" for part in parts):
             if key not in tensors or tensors[key].shape != tensor.shape or tensors[key].dtype != tensor.dtype:
@@ -121,7 +123,8 @@ def _read_end(run: Training) -> tuple[dict[str, Any], dict[str, Any]] | None:
     best: dict[str, Any] = {"epoch": 0, "accuracy": -1.0}
     for row in rows:
         accuracy = (row.get(split) or {}).get("accuracy")
-        if _is_number(accuracy) and accuracy > best["accuracy"]:
+        counts = row["epoch"] > recipe.decays.weak_epochs and _is_number(accuracy)
+        if counts and accuracy > best["accuracy"]:
             best = {"epoch": row["epoch"], "accuracy": accuracy}
     return rows[-1], best
 
