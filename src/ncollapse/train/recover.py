@@ -45,9 +45,7 @@ def find_misfit(saved: Checkpoint, model: torch.nn.Module, epochs: int) -> str |
         return f"epoch {saved.epoch} of {epochs}"
     if not isinstance(best, dict) or not {"epoch", "accuracy"} <= best.keys() or not _is_number(values.get("seconds")):
         return "its values are not those of a run"
-    parts = (
-        ("model", "best") if best["epoch"] else ("model",)
-    )  # none counts before the decays are full
+    parts = ("model", "best") if best["epoch"] else ("model",)  # none counts before the decays are full
     for name, tensor in model.state_dict().items():
         for key in (f"{part}.{name}" for part in parts):
             if key not in tensors or tensors[key].shape != tensor.shape or tensors[key].dtype != tensor.dtype:
