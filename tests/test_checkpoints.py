@@ -187,7 +187,7 @@ def test_pixels_are_normalised_as_asked_and_it_is_printed(home, network, capsys,
     assert found["nc1"] == pytest.approx(expect(network, ((mean,), (std,))).nc1, rel=1e-4)
     assert (found["normalisation"]["mean"], found["normalisation"]["std"]) == ([mean], [std])
     assert cli.main(command) == 0
-    assert words in capsys.readouterr().out
+    assert words in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_model_that_says_its_own_normalisation(home, network):

@@ -52,17 +52,17 @@ def test_runs_the_missing_and_writes_the_page(toy, tmp_path, capsys):
 
 
 def test_a_run_that_was_measured_at_other_epochs_is_not_run_again(toy, tmp_path, capsys):
-    common = (toy, "--out", tmp_path, "--engine", "packed", "--device", "cpu", "--only", "loss=ce")
-    assert call(*common, "--measure-every", 2) == 0
+    common = (toy, "--out", tmp_path, "--engine", "packed", "--device", "cpu", "--only", "loss=ce", "--epochs", 3)
+    assert call(*common, "--measure-every", 3) == 0
     assert call(*common) == 0
     (record,) = read_runs(tmp_path)
     assert "1 finished" in capsys.readouterr().out
-    assert len(record.history) == 1
+    assert len(record.history) == 2
     assert "CE | b" in (tmp_path / "ncollapse-toy.md").read_text()
     assert call(*common, "--dry-run") == 0
     assert "1 run, 1 finished" in capsys.readouterr().out
     assert call(*common, "--measure-every", 1) == 0, "asked for, it is measured as asked"
-    assert sorted(len(r.history) for r in read_runs(tmp_path)) == [1, 2]
+    assert sorted(len(r.history) for r in read_runs(tmp_path)) == [2, 3]
 
 
 def test_a_run_in_another_precision_is_one_of_the_point_all_the_same(toy, tmp_path, capsys):

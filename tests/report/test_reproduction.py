@@ -273,7 +273,10 @@ def test_a_figure_s_page_begins_with_what_that_figure_shows(records):
         sections = make_experiment(evaluate(get_experiment(name), records)).sections
         return {figure.id.partition("-")[0] for s in sections if s.id == "figure" for figure in s.figures}
 
-    assert "grid" in list_own("all-losses/figure-3")
+    for name in ("all-losses/figure-3", "all-losses/figure-7"):
+        kept = evaluate(get_experiment(name), records).records
+        several = [len({record.get(key) for record in kept}) > 1 for key in ("model.name", "optim.epochs")]
+        assert ("grid" in list_own(name)) is all(several), name
     assert "grid" not in list_own("imbalanced-relu/figure-1"), "one length was asked for, a run cut short is no other"
     assert "space" in list_own("mse-landscape/figure-7")
     assert "space" not in list_own("mse-landscape/figure-4")
