@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ncollapse.compare import group_runs
 from ncollapse.papers import landscapes
 from ncollapse.papers.catalogue import get_experiment
 from ncollapse.papers.experiment import expand
@@ -19,6 +20,7 @@ from ncollapse.report.figures.landscapes import draw_arrows, gradient_size
 from ncollapse.report.paper_tables import tabulate_lines, tabulate_shape
 from ncollapse.report.reproduction import make_experiment, summarise, write_experiment, write_landscape, write_outcome
 from ncollapse.runs.record import read_runs
+from reference.runs import write_run
 
 RECORDS = Path(__file__).parents[2] / "results" / "runs"
 
@@ -366,3 +368,15 @@ def test_the_index_links_every_page(records, tmp_path):
         assert (tmp_path / page).is_file()
     assert "reproduced, as far as run" in text
     assert "bce-vs-ce-table-2.html" not in text
+
+
+def test_curves_are_not_labelled_by_how_often_runs_were_measured(tmp_path):
+    for loss, every in (("ce", 1), ("bce", 5)):
+        write_run(tmp_path, {"loss.name": loss, "select": "best-test", "measure_every": every, "optim.epochs": 10})
+    runs = read_runs(tmp_path)
+    assert {variant.label for variant in group_runs(runs)} == {"CE · measure every 1", "BCE · measure every 5"}
+    figure = draw_curves(get_experiment("all-losses/figure-2"), runs)
+    assert {trace["name"] for trace in figure.spec["data"]} == {"CE", "BCE"}
+    write_run(tmp_path, {"loss.name": "ce", "select": "best-test", "measure_every": 2, "optim.epochs": 10})
+    figure = draw_curves(get_experiment("all-losses/figure-2"), read_runs(tmp_path))
+    assert {trace["name"] for trace in figure.spec["data"]} >= {"CE · measure every 1", "CE · measure every 2"}

@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ncollapse.runs.identity import setting_key, settings_key, settings_of
@@ -115,6 +115,13 @@ class Variant:
     def provisional(self) -> bool:
         """Whether the numbers come from runs that have not finished."""
         return not self.finished
+
+
+def leave_out(variant: Variant, start: str) -> Variant:
+    """The variant without the settings whose names begin like that, in its label too."""
+    settings = {key: value for key, value in variant.settings.items() if not key.startswith(start)}
+    label = " · ".join([name_loss(variant.loss), *(phrase(key, value) for key, value in settings.items())])
+    return replace(variant, label=label, settings=settings)
 
 
 def group_runs(records: Sequence[RunRecord], tuned: Iterable[str] = ()) -> list[Variant]:

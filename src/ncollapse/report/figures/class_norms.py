@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ncollapse.compare import Variant
 from ncollapse.compare.class_norms import MEANS, ROWS, Array, read_norms, read_rarity
 from ncollapse.compare.numbers import show
-from ncollapse.compare.variants import name_loss, phrase
+from ncollapse.compare.variants import leave_out
 from ncollapse.report.encoding import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, name_once, shorten_labels, thin
 from ncollapse.report.style import CLASS_COLOURS, INK, loss_style
@@ -33,7 +33,7 @@ def draw_class_norms(variants: Sequence[Variant]) -> Figure | None:
         return None
     label_of = {v.label: v.label for v, _ in found}
     if len(label_of) > FEW:  # the axis tells sizes of classes apart
-        label_of = {v.label: describe_training(v) for v, _ in found}
+        label_of = {v.label: leave_out(v, "data.").label for v, _ in found}
     labels = list(dict.fromkeys(label_of.values()))
     own = 1 < len(labels) <= FEW
     names = dict(zip(labels, shorten_labels(labels)))
@@ -63,12 +63,6 @@ def draw_class_norms(variants: Sequence[Variant]) -> Figure | None:
         build(panels, columns=2, row_height=280, min_width=300, bottom=60, showlegend=True),
         "imbalanced-relu Theorem 1",
     )
-
-
-def describe_training(variant: Variant) -> str:
-    """The label of a variant without what tells its data apart."""
-    settings = [phrase(key, value) for key, value in variant.settings.items() if not key.startswith("data.")]
-    return " · ".join([name_loss(variant.loss), *settings])
 
 
 def mark(rarity: Array, norms: Array, name: str, marker: Spec) -> Spec:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ncollapse.compare import group_runs, name_loss, name_optimiser
+from ncollapse.compare.variants import leave_out
 from ncollapse.grammar import join
 from ncollapse.papers.archive import find_gram
 from ncollapse.papers.experiment import Experiment
@@ -40,6 +41,9 @@ WITHIN = 4.0  # pixels between the centres of two marks, of which the filled one
 def draw_curves(experiment: Experiment, records: Sequence[RunRecord]) -> Figure | None:
     """What the figure of the paper shows over the epochs, a panel a field."""
     variants = group_runs(records)
+    shorter = [leave_out(variant, "measure_every") for variant in variants]
+    if len({variant.label for variant in shorter}) == len(variants):  # how often a run was measured shows in its curve
+        variants = shorter
     panels = [
         curve_panel(variants, field, name_in_words(field), log="accuracy" not in field) for field in experiment.curves
     ]
