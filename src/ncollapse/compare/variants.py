@@ -119,9 +119,10 @@ class Variant:
 
 def leave_out(variant: Variant, start: str) -> Variant:
     """The variant without the settings whose names begin like that, in its label too."""
-    settings = {key: value for key, value in variant.settings.items() if not key.startswith(start)}
-    label = " · ".join([name_loss(variant.loss), *(phrase(key, value) for key, value in settings.items())])
-    return replace(variant, label=label, settings=settings)
+    kept = {key: value for key, value in variant.settings.items() if not key.startswith(start)}
+    gone = {phrase(key, value) for key, value in variant.settings.items() if key not in kept}
+    label = " · ".join(part for part in variant.label.split(" · ") if part not in gone)
+    return replace(variant, label=label, settings=kept)
 
 
 def group_runs(records: Sequence[RunRecord], tuned: Iterable[str] = ()) -> list[Variant]:
