@@ -53,6 +53,21 @@ def stays_above_zero(runs: Runs) -> Claim:
 
 def accuracy_comes_first(runs: Runs) -> Claim:
     """Accuracy reaches 100.00 % no later than uniform accuracy does, and that no later than NC1 falls below 1e-4."""
+    text = f"zero error comes before zero uniform error, and that before collapse (NC1 < {COLLAPSED:g})"
+    return _keep_order(runs, text, lambda accuracy, uniform, nc1: accuracy <= uniform <= nc1)
+
+
+def collapse_comes_last(runs: Runs) -> Claim:
+    """NC1 falls below 1e-4, if it does, later than accuracy reaches 100.00 %."""
+    text = f"after zero classification error it takes further training to collapse (NC1 < {COLLAPSED:g})"
+    return _keep_order(runs, text, lambda accuracy, _, nc1: accuracy < nc1)
+
+
+def _keep_order(runs: Runs, text: str, in_order: Callable[[float, float, float], bool]) -> Claim:
+    """Whether the first epochs of zero error, zero uniform error and collapse are in order, in the runs that have one.
+
+    Runs without the first and the last of them do not count.
+    """
     kept, total = 0, 0
     for _, record in runs:
         accuracy = first_epoch(record, "train.accuracy", lambda value: value >= PRINTED_AS_100)
@@ -60,22 +75,7 @@ def accuracy_comes_first(runs: Runs) -> Claim:
         nc1 = first_epoch(record, "train.nc1", lambda value: value < COLLAPSED)
         if accuracy < math.inf or nc1 < math.inf:
             total += 1
-            kept += accuracy <= uniform <= nc1
-    text = f"zero error comes before zero uniform error, and that before collapse (NC1 < {COLLAPSED:g})"
-    detail = f"{kept} of {count(total, 'run')}" if total else ""
-    return Claim(text, kept == total if total else None, detail, NO_VALUE)
-
-
-def collapse_comes_last(runs: Runs) -> Claim:
-    """NC1 falls below 1e-4, if it does, later than accuracy reaches 100.00 %."""
-    kept, total = 0, 0
-    for _, record in runs:
-        accuracy = first_epoch(record, "train.accuracy", lambda value: value >= PRINTED_AS_100)
-        nc1 = first_epoch(record, "train.nc1", lambda value: value < COLLAPSED)
-        if accuracy < math.inf or nc1 < math.inf:
-            total += 1
-            kept += accuracy < nc1
-    text = f"after zero classification error it takes further training to collapse (NC1 < {COLLAPSED:g})"
+            kept += in_order(accuracy, uniform, nc1)
     detail = f"{kept} of {count(total, 'run')}" if total else ""
     return Claim(text, kept == total if total else None, detail, NO_VALUE)
 

@@ -45,6 +45,9 @@ class Tally:
 class EagerStep:
     """Forward, backward, clip, update; kernel by kernel."""
 
+    graphs: Graphs | None = None
+    """Where the step, or a part of it, is captured."""
+
     def __init__(self, objective: nn.Module, optimiser: Optimiser, spec: OptimSpec, tally: Tally) -> None:
         self.objective, self.optimiser, self.spec, self.tally = objective, optimiser, spec, tally
         self.parameters: list[Tensor] = [p for group in optimiser.param_groups for p in group["params"]]
@@ -58,6 +61,9 @@ class EagerStep:
 
     def set_decays(self, decays: DecaySpec) -> None:
         """Take the steps from now on with these decays."""
+        if self.graphs is not None:
+            self.graphs.stage = decays
+            return
         shared = isinstance(self.objective, nn.parallel.DistributedDataParallel)
         objective = self.objective.module if shared else self.objective
         objective.set_decays(decays)  # type: ignore[operator, union-attr]
@@ -174,7 +180,7 @@ class Graphs:
         self.stages: dict[DecaySpec | None, dict[int, Captured]] = {}
         for decays in stages or (None,):
             if decays is not None:
-                EagerStep.set_decays(step, decays)
+                step.set_decays(decays)  # of the objective: the step has no graphs yet
             self.stages[decays] = {len(x): capture(x, y) for x, y in examples}
         self.stage: DecaySpec | None = stages[-1] if stages else None
 
@@ -200,10 +206,7 @@ class GraphSearchStep(SearchStep):
         def work(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, list[Tensor | None]]:
             return *super(GraphSearchStep, self).evaluate(x, y, len(x)), [p.grad for p in self.parameters]
 
-        self.graphs = Graphs(self, work, examples, pool, stages)
-
-    def set_decays(self, decays: DecaySpec) -> None:
-        self.graphs.stage = decays
+        self.graphs: Graphs = Graphs(self, work, examples, pool, stages)
 
     def evaluate(self, x: Tensor, y: Tensor, size: int) -> tuple[Tensor, Tensor]:
         total, loss, grads = self.graphs(x, y, size)
@@ -230,10 +233,7 @@ class GraphStep(EagerStep):
         self.updates = features.updates if isinstance(features, CastFeatures) else None
         if self.updates is not None and spec.clip_norm is not None:
             raise ValueError(f"clip_norm: expected None with updates in the backward pass, got {spec.clip_norm}")
-        self.graphs = Graphs(self, lambda x, y: self.work(x, y, len(x)), examples, pool, stages)
-
-    def set_decays(self, decays: DecaySpec) -> None:
-        self.graphs.stage = decays
+        self.graphs: Graphs = Graphs(self, lambda x, y: self.work(x, y, len(x)), examples, pool, stages)
 
     def begin_epoch(self) -> None:
         if self.updates is not None:
