@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ncollapse.papers import all_losses_claims as claims
+from ncollapse.papers import all_losses_lengths as lengths
 from ncollapse.papers.all_losses_claims import LOSSES, METRICS
 from ncollapse.papers.experiment import Experiment, Point, product
 
@@ -51,6 +52,7 @@ EXPERIMENTS = (
         partial(grid, "cifar10", (2,), (800,)),
         curves=COLLAPSE,
         claims=claims.collapse,
+        at_other_lengths=lengths.collapse_further,
         notes=CENTRED,
     ),
     Experiment(
@@ -60,6 +62,7 @@ EXPERIMENTS = (
         curves=ACCURACIES,
         finals=("test.accuracy",),
         claims=claims.equal,
+        at_other_lengths=lengths.agree_further,
     ),
     Experiment(
         "all-losses/figure-3",
@@ -67,6 +70,7 @@ EXPERIMENTS = (
         partial(grid, "cifar10", WIDTHS, EPOCHS),
         finals=("test.accuracy",),
         claims=claims.by_width_and_epochs,
+        at_other_lengths=lengths.rise_with_width_and_epochs,
         notes=UNSTATED_EPOCHS,
     ),
     Experiment(
@@ -75,6 +79,7 @@ EXPERIMENTS = (
         partial(grid, "cifar10", WIDTHS, EPOCHS),
         finals=("last.train.nc1", "test.accuracy"),
         claims=claims.collapse_and_agreement,
+        at_other_lengths=lengths.corners,
         notes=UNSTATED_EPOCHS,
     ),
     Experiment(
@@ -83,6 +88,7 @@ EXPERIMENTS = (
         partial(grid, "cifar100", (2,), (800,)),
         curves=COLLAPSE,
         claims=claims.collapse_on_cifar100,
+        at_other_lengths=lengths.collapse_further,
         notes=CENTRED + SLIP + UNSTATED_DECAY,
     ),
     Experiment(
@@ -92,6 +98,7 @@ EXPERIMENTS = (
         curves=ACCURACIES,
         finals=("test.accuracy",),
         claims=claims.equal,
+        at_other_lengths=lengths.agree_further,
         notes=UNSTATED_DECAY,
     ),
     Experiment(
@@ -100,6 +107,7 @@ EXPERIMENTS = (
         partial(grid, "cifar100", WIDTHS, EPOCHS),
         finals=("last.train.nc1", "test.accuracy"),
         claims=claims.cifar100_by_width_and_epochs,
+        at_other_lengths=lengths.corners,
         notes=UNSTATED_DECAY + UNSTATED_EPOCHS,
     ),
     Experiment(

@@ -50,7 +50,8 @@ class Experiment:
     numbers), "two-stage" (training, then a classifier re-balanced on frozen features) or "landscape" (nothing is
     trained). `curves` are the fields of the history that a figure shows, `finals` the final numbers that a figure or
     table compares. `claims` checks what the paper says in words, `beyond`
-    the same in settings of ours. `is_unsettled(keys, field)` is true for the numbers
+    the same in settings of ours, and `at_other_lengths` between
+    runs of whatever length (the key "epochs" is their own). `is_unsettled(keys, field)` is true for the numbers
     that had not converged in the paper's own run and so cannot be judged. `find_cause(line)` says why a number
     was not reproduced, "" if that is not known; `claim_causes` say the same of claims that do not hold. `asks` marks a
     question of our own, where other experiments repeat what a paper reports. `caption` says what is shown where no
@@ -65,6 +66,7 @@ class Experiment:
     finals: tuple[str, ...] = ()
     claims: Callable[[Runs], list[Claim]] | None = None
     beyond: Extension | None = None
+    at_other_lengths: Callable[[Runs], list[Claim]] | None = None
     is_unsettled: Callable[[dict[str, Any], str], bool] | None = None
     find_cause: Callable[[Line], str] | None = None
     claim_causes: tuple[ClaimCause, ...] = ()

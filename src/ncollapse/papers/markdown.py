@@ -62,7 +62,8 @@ LEGEND = {
 }
 
 BEYOND = (
-    "Ours, beyond the paper, in settings that it did not run; neither the verdict nor the count of claims includes them"
+    "Ours, beyond the paper, in settings or at lengths that it did not run; neither the verdict nor the count of claims"
+    " includes them"
 )
 OTHER_EPOCH = (
     "not explained; the epoch with the best test accuracy is reported, and ours had the printed number by the epoch in"

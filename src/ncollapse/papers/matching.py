@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ncollapse.papers.experiment import Point
 from ncollapse.runs.identity import point_key
@@ -75,6 +76,34 @@ def match(points: Sequence[Point], records: Iterable[RunRecord]) -> list[Match]:
     ]
 
 
+def at_own_lengths(points: Sequence[Point], records: Iterable[RunRecord]) -> list[tuple[dict[str, Any], RunRecord]]:
+    """The finished runs of any length that a grid has, but for its length; their key "epochs" is their own length.
+
+    Of several runs of one seed and length, the one in the precision asked for counts, and then the one measured most
+    often.
+    """
+    pool = group_by_point(records)
+    recipes = {point_key(point.recipe.to_dict()): point for point in points}
+    found = []
+    for key, point in recipes.items():
+        keys = {name: value for name, value in point.keys.items() if name != "seed"}
+        best: dict[tuple[int, int | None], RunRecord] = {}
+        for record in _in_order(pool.get(key, ()), point.recipe.precision):
+            best.setdefault((epochs_of(record), record.seed), record)
+        found += [({**keys, "epochs": epochs}, record) for (epochs, _), record in sorted(best.items(), key=_by_length)]
+    return found
+
+
+def _by_length(item: tuple[tuple[int, int | None], RunRecord]) -> tuple[int, int]:
+    (epochs, seed), _ = item
+    return epochs, seed or 0
+
+
+def _in_order(records: Iterable[RunRecord], precision: str) -> list[RunRecord]:
+    """Those in this precision first, then those measured most often."""
+    return sorted(records, key=lambda r: (r.get("precision") != precision, -len(r.history)))
+
+
 def group_by_point(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
     """Finished records by what they trained, whatever their seed and length."""
     pool: dict[str, list[RunRecord]] = {}
@@ -99,9 +128,8 @@ def _choose(point: Point, records: Sequence[RunRecord]) -> tuple[RunRecord, ...]
     length = max(map(epochs_of, records), key=lambda epochs: (min(epochs, asked), -epochs), default=0)
     chosen = [r for r in records if epochs_of(r) == length]
     chosen = [r for r in chosen if lag_of(r) == point.recipe.schedule.lag] or chosen
-    wanted = point.recipe.precision
     best: dict[int | None, RunRecord] = {}
-    for record in sorted(chosen, key=lambda r: (r.get("precision") != wanted, -len(r.history))):
+    for record in _in_order(chosen, point.recipe.precision):
         best.setdefault(record.seed, record)
     return tuple(record for record in chosen if record is best[record.seed])
 

@@ -9,7 +9,7 @@ from ncollapse.papers.claims import Claim, check_beyond, check_claims, of_ours, 
 from ncollapse.papers.coverage import Coverage, measure_coverage
 from ncollapse.papers.experiment import Experiment, Point
 from ncollapse.papers.judge import JUDGED, Line, compare
-from ncollapse.papers.matching import match
+from ncollapse.papers.matching import at_own_lengths, match
 from ncollapse.papers.verdict import conclude, sum_up_claims
 from ncollapse.runs.record import RunRecord
 
@@ -18,8 +18,8 @@ from ncollapse.runs.record import RunRecord
 class Outcome:
     """The outcome of an experiment; `records` are its runs.
 
-    `beyond` are the claims in settings of ours and `beyond_coverage` is how much of these was run; the verdict, the
-    claims and the coverage are of the paper's own settings alone.
+    `beyond` are the claims in settings, or at lengths, of ours and `beyond_coverage` is how much of these settings was
+    run; the verdict, the claims and the coverage are of the paper's own settings alone.
     """
 
     experiment: Experiment
@@ -61,6 +61,8 @@ def evaluate(experiment: Experiment, records: Iterable[RunRecord], points: Seque
     used = [record for found in chosen for record in found.records]
     verdict, detail = conclude(lines, claims, coverage, asks=experiment.asks)
     beyond, ours = check_beyond(experiment, chosen), measure_coverage(of_ours(experiment, whole))
+    if experiment.at_other_lengths is not None:
+        beyond += experiment.at_other_lengths(at_own_lengths(grid if points is None else points, records))
     said = sum_up_claims(beyond)[1]
     detail = "; ".join(filter(None, [detail, f"beyond the paper {said}" if said else ""]))
     return Outcome(experiment, lines, claims, coverage, used, verdict, detail, beyond, ours)
