@@ -6,7 +6,7 @@ import pytest
 
 from ncollapse.papers import publications
 from ncollapse.papers.catalogue import get_experiment
-from ncollapse.papers.matching import match
+from ncollapse.papers.matching import at_own_lengths, match
 from ncollapse.runs.record import read_runs
 
 ROOT = Path(__file__).parents[2]
@@ -70,3 +70,14 @@ def test_a_vision_transformer(readme, records):
         rates = [100 * record.final(f"test.{name}") for name in ("accuracy", "uniform_accuracy")]
         parts.append(f"{loss.upper()} {rates[0]:.1f} %, {rates[1]:.1f} %")
     assert f"| {'; '.join(parts)} |" in readme
+
+
+def test_four_losses_on_cifar10(readme, records):
+    points = [point for point in get_experiment("all-losses/figure-1").grid() if point.keys["width"] == 2]
+    found = {(keys["epochs"], keys["loss"]): run for keys, run in at_own_lengths(points, records) if run.seed == 0}
+    accuracies = {
+        epochs: [100 * found[epochs, loss].final("test.accuracy") for loss in ("ce", "focal", "ls", "mse")]
+        for epochs in (25, 100)
+    }
+    long, short = (", ".join(f"{value:.1f}" for value in accuracies[epochs]) for epochs in (100, 25))
+    assert f"in brackets after 25 epochs | {long} % ({short} %) |" in readme
