@@ -33,7 +33,7 @@ from ncollapse.papers.summaries import (
 from ncollapse.papers.unsettled import STATUSES, Unsettled, list_unsettled
 from ncollapse.report.export import render
 from ncollapse.report.figures.class_norms import draw_class_norms
-from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_lines, draw_means
+from ncollapse.report.figures.experiments import draw_curves, draw_mean_cosines, draw_numbers, draw_scores_by_setting
 from ncollapse.report.panels import Figure
 from ncollapse.runs.record import RunRecord, read_runs
 
@@ -365,9 +365,9 @@ def draw_all(outcome: Outcome) -> list[tuple[str, Figure]]:
     tests = any(line.published for line in lines) and all(is_tested(line) for line in lines)
     found = {
         f"{stem}-curves.svg": draw_curves(experiment, records),
-        f"{stem}.svg": draw_axes(lines),
-        f"{stem}-means.svg": draw_means(experiment, records),
-        f"{stem}-losses.svg": draw_lines(lines) if tests else None,
+        f"{stem}.svg": draw_scores_by_setting(lines),
+        f"{stem}-means.svg": draw_mean_cosines(experiment, records),
+        f"{stem}-losses.svg": draw_numbers(lines) if tests else None,
         f"{stem}-sizes.svg": draw_class_norms(group_runs(records)) if experiment.asks else None,
     }
     return [(name, figure) for name, figure in found.items() if figure is not None]

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ncollapse.compare import QUANTITIES, SPEEDS, Finding, Quantity, name_early
 from ncollapse.compare.numbers import MISSING, deviation, show, show_difference, show_estimate, show_images, show_ratio
@@ -68,20 +68,24 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
         )
         for f in findings
     ]
-    if len(findings) <= FEW:
-        return [_tabulate_few(findings, kept, heads, published, anchors, notes)]
-    return _tabulate_many(findings, kept, heads, published, anchors, notes)
+    summary = _Summary(findings, kept, heads, published, anchors, notes)
+    return [_tabulate_few(summary)] if len(findings) <= FEW else _tabulate_many(summary)
 
 
-def _tabulate_few(
-    findings: Sequence[Finding],
-    quantities: Sequence[Quantity],
-    heads: Sequence[Cell],
-    published: Published,
-    anchors: dict[str, str],
-    notes: tuple[str, ...],
-) -> Table:
+class _Summary(NamedTuple):
+    """What the tables of a summary hold; `heads` name the findings."""
+
+    findings: Sequence[Finding]
+    quantities: Sequence[Quantity]
+    heads: Sequence[Cell]
+    published: Published
+    anchors: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def _tabulate_few(summary: _Summary) -> Table:
     """A row a quantity, a column a variant, and the differences from the variant of reference."""
+    findings, quantities, heads, published, anchors, notes = summary
     others = [f for f in findings if f.reference]
     columns = [Cell("quantity"), *heads]
     columns += [Cell(f"{f.variant.label} − {f.reference.label}") for f in others if f.reference]
@@ -100,15 +104,9 @@ def _tabulate_few(
     return Table("summary", title, method + ".", tuple(columns), tuple(rows), notes=notes)
 
 
-def _tabulate_many(
-    findings: Sequence[Finding],
-    quantities: Sequence[Quantity],
-    heads: Sequence[Cell],
-    published: Published,
-    anchors: dict[str, str],
-    notes: tuple[str, ...],
-) -> list[Table]:
+def _tabulate_many(summary: _Summary) -> list[Table]:
     """A row a variant, a column a quantity, in a table for each kind of quantity."""
+    findings, quantities, heads, published, anchors, notes = summary
     scores = ("positive_score", "negative_score", "bias", "weight_energy", "feature_energy")
     parts = {
         "summary": ("Accuracy and features", [q for q in quantities if q.key.startswith("test.") or q.percent]),
