@@ -45,6 +45,13 @@ def test_every_link_within_the_page_leads_to_one_place(text):
     assert links <= set(places)
 
 
+def test_links_from_other_pages_lead_to_an_entry(text):
+    found = [re.findall(r"reproduction\.md#([^)]+)\)", page.read_text()) for page in (ROOT / "docs").glob("*.md")]
+    links = {link for links in found for link in links}
+    assert len(links) >= 3
+    assert all(f'<a id="{link}"></a>' in text for link in links)
+
+
 def test_every_entry_with_a_section_is_in_the_contents(text, outcomes):
     contents = text.partition("## Contents")[2].partition("## What")[0]
     for name, outcome in outcomes.items():
