@@ -48,7 +48,7 @@ EVALUATIONS = 25
 SEARCH_MS = 2.0
 """What the search adds to each evaluation, on the host. Assumed: on small tensors of a CPU it is 0.6 ms for as many
 parameters as ResNet18 has, and starting kernels takes longer. The one run on a GPU (d7ce95b762b7) took 1.7 s a step,
-but shared it with five others, and its evaluations were not CUDA graphs yet."""
+but five processes shared that GPU, and evaluations were not CUDA graphs yet."""
 EVALUATION = 0.14
 """The cost of a measured sample relative to a trained one: 0.13 s for 60 000, 0.77 s for 50 000 (run 6b330cd1584c)."""
 PREPARE_SECONDS = 5.5
