@@ -1,6 +1,5 @@
 """The catalogue: complete, expanding to valid runs, each of which trains a step."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +7,8 @@ import pytest
 import torch
 
 from ncollapse.data import INFO
-from ncollapse.models import create
 from ncollapse.papers import publications
-from ncollapse.papers.bce_vs_ce import train_point
 from ncollapse.papers.catalogue import CATALOGUE, data_names, describe_state, get_experiment, require_data
-from ncollapse.papers.cost import GIGA_OPERATIONS, STEP_MS, estimate_minutes, estimate_step
 from ncollapse.papers.experiment import expand, parse_only
 from ncollapse.runs.record import RunRecord
 from ncollapse.train import Recipe, optimiser
@@ -174,46 +170,6 @@ def test_shortened_schedules_keep_their_shape():
     assert recipe.schedule.period == 40
     assert recipe.with_epochs(50).schedule.period == 10
     assert get_experiment("all-losses/figure-1").grid()[0].recipe.with_epochs(10).schedule.milestones == (3 / 7, 5 / 7)
-
-
-def read_json(*place):
-    return json.loads(Path(__file__).parents[2].joinpath("results", *place).read_text(encoding="utf-8"))
-
-
-def test_the_estimate_follows_the_measured_rate():
-    recipe = train_point({"data": "mnist", "model": "resnet18", "optimizer": "adamw", "loss": "ce"}).recipe
-    training = 100 * (60000 / 128) * 1.83e-3 / 60
-    assert training < estimate_minutes(recipe) < 1.5 * training
-    for run in ("6b330cd1584c", "81e7601d672f"):  # runs that had the GPU alone
-        measured = Recipe.from_dict(read_json("runs", run, "config.json"))
-        wall = read_json("runs", run, "summary.json")["time"]["wall_s"]
-        assert estimate_minutes(measured) * 60 == pytest.approx(wall, rel=0.1)
-    assert estimate_minutes(recipe.override(model__name="resnet50")) > 2 * estimate_minutes(recipe)
-    assert estimate_minutes(recipe.override(optim__name="lbfgs")) > 15 * estimate_minutes(recipe)
-    tail = recipe.override(data__name="cifar100", data__long_tail=100.0)
-    assert estimate_minutes(tail) < 0.4 * estimate_minutes(recipe.override(data__name="cifar100"))
-
-
-def test_steps_are_those_that_were_measured():
-    networks = read_json("benchmarks", "networks-h200.json")["networks"]
-    for name in networks:
-        assert estimate_step(name) == pytest.approx(networks[name]["ours"]["ms"], rel=0.02), name
-    assert set(STEP_MS) - set(networks) == {"densenet121-small"}
-    narrow = estimate_step("wide-resnet50-0.25") / estimate_step("resnet50")
-    assert narrow == pytest.approx(5.0 / 6.17, rel=0.02)  # with the kernels of that time
-    assert estimate_step("resnet34") == pytest.approx(1.83 * 1.16 / 0.56)
-
-
-@pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet32"])
-def test_operations_are_counted(name):
-    counted = []
-    network = create(name, 10, in_channels=3, image_size=32).eval()
-    for layer in network.modules():
-        if isinstance(layer, torch.nn.Conv2d):
-            layer.register_forward_hook(lambda x, _, out: counted.append(out.numel() * x.weight[0].numel()))
-    with torch.no_grad():
-        network(torch.zeros(1, 3, 32, 32))
-    assert GIGA_OPERATIONS[name] == pytest.approx(sum(counted) / 1e9, rel=0.03)
 
 
 def finish(recipe):

@@ -13,7 +13,7 @@ from ncollapse.papers.catalogue import CATALOGUE, get_experiment
 from ncollapse.papers.claims import Claim
 from ncollapse.papers.coverage import Coverage
 from ncollapse.papers.experiment import expand
-from ncollapse.papers.markdown import describe_choice_of_epoch, describe_claim, find_claim_cause
+from ncollapse.papers.markdown import describe_choice_of_epoch, describe_claim, find_claim_cause, quote_start
 from ncollapse.papers.matching import match
 from ncollapse.papers.outcome import Outcome, evaluate
 from ncollapse.runs.record import read_run, read_runs
@@ -224,7 +224,8 @@ def test_without_records_everything_is_listed_as_not_run(script, tmp_path):
     text = (tmp_path / "page.md").read_text()
     for name, experiment in CATALOGUE.items():
         verdict = evaluate(experiment, []).verdict if experiment.protocol == "landscape" else "not run"
-        assert f"| {name} | {experiment.title} | {verdict} |" in text
+        entry = f"[{name}](#{name.replace('/', '-')})" if experiment.protocol == "landscape" else name
+        assert f"| {entry} | {experiment.title} | {verdict} |" in text
 
 
 def test_every_claim_that_does_not_hold_has_a_cause_or_says_so():
@@ -274,7 +275,10 @@ def test_the_page_says_where_the_best_of_a_few_epochs_was_chosen():
         "The best of the measured epochs is reported; measured was every 10 epochs in ae301e74b35f and dceb3c1e8c75."
     )
     assert said == [sparse]
-    assert text.count(f"- {sparse}\n") == 5, "tables 1, 2 and 13, and two of the early version"
+    assert text.count(f"- {sparse}\n") == 1, "with table 1"
+    linked = "[bce-vs-ce/table-1](#bce-vs-ce-table-1)"
+    links = [line for line in text.splitlines() if line.startswith(f"- As noted under {linked}")]
+    assert sum(quote_start(sparse) in line for line in links) == 4, "tables 2 and 13, and two of the early version"
     for name in ("ae301e74b35f", "dceb3c1e8c75"):
         assert len(read_run(ROOT / "results" / "runs" / name).history) == 10
     assert describe_choice_of_epoch(evaluate(get_experiment("bce-vs-ce/table-6"), records)) == []

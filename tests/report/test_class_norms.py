@@ -86,3 +86,17 @@ def test_classes_of_like_size_or_without_a_prediction_have_no_figure():
     found = record()
     assert draw_class_norms(group_runs([replace(found, summary={**found.summary, "prediction": {}})])) is None
     assert draw_class_norms([]) is None
+
+
+def test_many_settings_are_told_apart_by_their_loss_alone_and_the_caption_says_so():
+    def one_loss_each(count, *losses):
+        runs = [record(n, batch_size=2**n, loss={"name": losses[n % len(losses)]}) for n in range(count)]
+        return draw_class_norms(group_runs(runs))
+
+    figure = one_loss_each(FEW + 1, "ce", "focal")
+    drawn = [trace for trace in traces(figure, "class mean") if trace["name"] != "predicted"]
+    assert {trace["name"] for trace in drawn} == {"CE, measured", "Focal, measured"}
+    assert len({(trace["marker"]["symbol"], trace["marker"]["color"]) for trace in drawn}) == 2
+    assert f"The {FEW + 1} settings of the runs are not told apart, only their losses." in figure.method
+    assert one_loss_each(FEW + 1, "ce").method.endswith(f"The {FEW + 1} settings of the runs are not told apart.")
+    assert "told apart" not in one_loss_each(FEW, "ce", "focal").method

@@ -204,6 +204,17 @@ def test_phase_regions_leave_no_holes():
     assert area == pytest.approx(whole, rel=0.01)
 
 
+def test_a_mark_in_the_phases_names_all_settings_that_share_it(tmp_path):
+    for rate in (0.1, 0.01):
+        for decay in (1e-3, 1e-2):
+            write_run(tmp_path, {"loss.name": "bce", "optim.lr": rate, "decays.bias": decay, "optim.epochs": 2})
+    (figure,) = (figure for figure in make_report(tmp_path).figures if figure.id == "phases")
+    (marks,) = (trace for trace in figure.spec["data"] if trace["name"] == "settings of these runs")
+    assert marks["y"] == [1e-3, 1e-2]
+    assert [text.count("λb") for text in marks["text"]] == [2, 2]
+    assert all("lr 0.1" in text and "lr 0.01" in text for text in marks["text"])
+
+
 def test_captions_speak_of_predictions_where_they_are_drawn(tmp_path):
     path = write_run(tmp_path, {"optim.epochs": 4})
 

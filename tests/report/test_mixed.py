@@ -67,31 +67,54 @@ def test_a_loss_with_few_runs_has_a_panel_beside_the_others(tmp_path):
         assert filled == {(model, epochs) for loss, model, epochs in points if loss == title.lower()}
 
 
-def test_each_cell_is_the_mean_of_its_own_runs(mixed):
+def test_runs_of_other_settings_have_panels_of_their_own(mixed):
     grid = next(f for f in mixed.figures if f.id == "grid-accuracy")
     titles = [note["text"].strip("</b>") for note in grid.spec["layout"]["annotations"]]
-    assert len(titles) == len(set(titles)) == len(DATA) * len(LOSSES) * len(OPTIMISERS) * 2, "a panel for each"
     groups = group_cells(mixed.comparison.variants)
-    seen = 0
-    for group, title in zip(groups, titles):
-        assert name_panel(group, list(groups)) == title
+    names = [name_panel(group, list(groups)) for group in groups]
+    assert len(set(names)) == len(DATA) * len(LOSSES) * len(OPTIMISERS) * 2 * 2, "a panel for each"
+    assert titles == names[:16]
+    assert "The first 16 of 32 grids are shown." in grid.notes
+    assert "and for each other setting in which runs differ" in grid.method
+    for group, title in list(zip(groups, names))[:16]:
         trace = grid.spec["data"][titles.index(title)]
-        loss, data, family, optimiser = group
+        loss, data, family, optimiser, rest = group
+        assert rest in ("λb 0", "λb 0.0005")
+        assert title.endswith(rest)
         for i, length in enumerate(trace["y"]):
             for j, model in enumerate(trace["x"]):
-                own = [
+                (own,) = [
                     r.summary["test"]["accuracy"]
                     for r in mixed.records
                     if (r.loss, r.get("data.name"), r.get("optim.name")) == (loss, data, optimiser)
                     and (r.get("model.name"), str(r.get("optim.epochs"))) == (model, length)
+                    and f"λb {r.get('decays.bias'):g}" == rest
                 ]
-                assert len(own) == 2
                 assert model.startswith(family)
-                assert trace["z"][i][j] == pytest.approx(np.mean(own), abs=1e-4)
-                assert trace["customdata"][i][j] == ", 2 variants"
-                seen += 1
-    assert seen == len(mixed.records) / 2
-    assert any("differ in other settings" in note for note in grid.notes)
+                assert trace["z"][i][j] == pytest.approx(own, abs=1e-4)
+                assert trace["customdata"][i][j] == ""
+
+
+def test_runs_that_were_measured_at_other_epochs_share_a_cell(tmp_path):
+    for model in MODELS[:2]:
+        for epochs in EPOCHS:
+            for seed, every in ((0, 1), (1, 2)):
+                changes = {"model.name": model, "optim.epochs": epochs, "seed": seed, "measure_every": every}
+                write_run(tmp_path, {**changes, "select": "best-test"}, per_class=2, snapshot=False)
+    report = make_report(tmp_path)
+    ((group, cells),) = group_cells(report.comparison.variants).items()
+    assert group[4] == ""
+    grid = next(figure for figure in report.figures if figure.id == "grid-accuracy")
+    assert "other setting" not in grid.method
+    (trace,) = grid.spec["data"]
+    for cell, variants in cells.items():
+        records = [
+            r for r in report.records if (r.get("model.name"), r.get("optim.epochs")) == (cell.model, cell.epochs)
+        ]
+        assert (len(variants), len(records)) == (2, 2)
+        at = trace["y"].index(str(cell.epochs)), trace["x"].index(cell.model)
+        mean = np.mean([r.summary["test"]["accuracy"] for r in records])
+        assert trace["z"][at[0]][at[1]] == pytest.approx(mean, abs=1e-4)
 
 
 def test_lines_stand_in_the_panel_of_their_own_group(mixed):

@@ -15,7 +15,13 @@ from ncollapse.papers.experiment import expand
 from ncollapse.papers.judge import compare
 from ncollapse.papers.matching import match
 from ncollapse.papers.outcome import evaluate
-from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_gains, draw_lines, draw_means
+from ncollapse.report.figures.experiments import (
+    draw_curves,
+    draw_gains,
+    draw_mean_cosines,
+    draw_numbers,
+    draw_scores_by_setting,
+)
 from ncollapse.report.figures.landscapes import draw_arrows, gradient_size
 from ncollapse.report.paper_tables import tabulate_lines, tabulate_shape
 from ncollapse.report.reproduction import make_experiment, summarise, write_experiment, write_landscape, write_outcome
@@ -86,7 +92,7 @@ def test_rows_are_what_was_run_and_columns_what_is_known(records):
 
 def test_figures_draw_the_numbers(records):
     _, lines, _, _ = lay_out("bce-vs-ce/table-11", records)
-    spec = draw_lines(lines).spec
+    spec = draw_numbers(lines).spec
     titles = [note["text"] for note in spec["layout"]["annotations"]]
     assert titles[:4] == ["<b>rho</b>", "<b>s_pos</b>", "<b>s_neg</b>", "<b>b</b>"]
     whole, short, published, predicted = (
@@ -102,7 +108,7 @@ def test_figures_draw_the_numbers(records):
     assert published["y"] == pytest.approx([x.published.value for x in wanted], rel=1e-4)
     assert predicted["y"] == pytest.approx([x.predicted for x in wanted], rel=1e-4)
     _, lines, _, _ = lay_out("bce-vs-ce/table-1", records)
-    percent = draw_lines(lines).spec["data"]
+    percent = draw_numbers(lines).spec["data"]
     assert all(30 < value <= 100 for trace in percent for value in trace["y"] if value is not None)
 
 
@@ -111,7 +117,7 @@ def test_numbers_reproduced_are_seen_one_in_another(records):
     experiment = get_experiment("bce-vs-ce/table-10")
     points = expand(experiment, {"optimizer": ("adamw",), "loss": ("ce",), "bias_decay": ("5e-5",)})
     lines = [x for x in compare(experiment, match(points, records)) if x.field != "alpha"]
-    spec = draw_lines(lines).spec
+    spec = draw_numbers(lines).spec
     for place, line in enumerate(lines, 1):
         axis = spec["layout"]["yaxis" if place == 1 else f"yaxis{place}"]
         assert line.verdict == "reproduced"
@@ -124,7 +130,7 @@ def test_numbers_reproduced_are_seen_one_in_another(records):
 
 def test_without_published_numbers_the_figure_says_so(records):
     _, lines, _, _ = lay_out("ncollapse/bias-init", records)
-    figure = draw_lines(lines)
+    figure = draw_numbers(lines)
     assert figure.title == "Ours on the predicted numbers"
     assert "published" not in figure.method + figure.title
     assert not any("published" in trace["name"] for trace in figure.spec["data"])
@@ -133,7 +139,7 @@ def test_without_published_numbers_the_figure_says_so(records):
 def test_runs_that_differ_apart_from_the_axis_have_panels_of_their_own(records):
     """Two initial biases at each dimension: marks of both at one place could not be told apart."""
     _, lines, _, _ = lay_out("ncollapse/narrow-bias-init", records)
-    figure = draw_axes(lines)
+    figure = draw_scores_by_setting(lines)
     spec = figure.spec
     assert "predicted" not in figure.method  # neither in the picture
     titles = [note["text"].removeprefix("<b>").removesuffix("</b>") for note in spec["layout"]["annotations"]]
@@ -149,7 +155,7 @@ def test_runs_that_differ_apart_from_the_axis_have_panels_of_their_own(records):
 
 def test_scores_are_drawn_along_every_axis(records):
     _, lines, _, _ = lay_out("bce-vs-ce/figure-3", records)
-    spec = draw_axes(lines).spec
+    spec = draw_scores_by_setting(lines).spec
     axes = [spec["layout"][key] for key in spec["layout"] if key.startswith("xaxis")]
     assert {axis["title"]["text"] for axis in axes} == {"initial bias", "λb"}
     decays = next(axis for axis in axes if axis["title"]["text"] == "λb")
@@ -168,7 +174,7 @@ def test_scores_are_drawn_along_every_axis(records):
     named = [trace["name"] for trace in spec["data"] if trace["showlegend"]]
     assert len(named) == len(set(named)) == len({trace["name"] for trace in spec["data"]})
     _, lines, _, _ = lay_out("bce-vs-ce/table-1", records)
-    assert draw_axes(lines) is None
+    assert draw_scores_by_setting(lines) is None
 
 
 def test_curves_are_those_the_paper_shows_and_told_apart(records):
@@ -193,7 +199,7 @@ def test_curves_are_those_the_paper_shows_and_told_apart(records):
 
 def test_the_class_means_are_drawn_where_they_are_to_be_orthogonal(records):
     experiment, lines, _, found = lay_out("imbalanced-relu/figure-3", records)
-    traces, run = draw_means(experiment, found).spec["data"], [line for line in lines if line.values]
+    traces, run = draw_mean_cosines(experiment, found).spec["data"], [line for line in lines if line.values]
     assert len(traces) == 3 * len(run) == 9
     sizes = []
     for measured, ideal, apart in zip(traces[::3], traces[1::3], traces[2::3]):
@@ -205,7 +211,7 @@ def test_the_class_means_are_drawn_where_they_are_to_be_orthogonal(records):
         sizes.append(np.abs(cosines[~np.eye(10, dtype=bool)]).mean())
     assert sorted(sizes) == pytest.approx(sorted(line.ours for line in run), rel=1e-3)
     experiment, _, _, found = lay_out("imbalanced-relu/figure-1", records)
-    assert draw_means(experiment, found) is None
+    assert draw_mean_cosines(experiment, found) is None
 
 
 @pytest.mark.parametrize("name", ["bce-vs-ce/table-8", "imbalanced-relu/figure-2"])
@@ -215,7 +221,7 @@ def test_a_page_before_any_run_says_so(name, tmp_path):
     assert "Verdict: not run" in text
     assert f"ncollapse reproduce {name} runs it ({len(outcome.experiment.grid())} runs)." in text
     assert tabulate_lines(outcome.experiment, outcome.lines) is None
-    assert draw_lines(outcome.lines) is None
+    assert draw_numbers(outcome.lines) is None
 
 
 def test_the_page_opens_quietly_and_loads_nothing(experiment_page, records):
@@ -286,16 +292,16 @@ def test_a_figure_s_page_begins_with_what_that_figure_shows(records):
 
 def test_captions_of_swept_scores_name_the_marks_that_are_drawn(records):
     _, lines, _, _ = lay_out("bce-vs-ce/table-9", records)
-    assert "published" in draw_axes(lines).method
+    assert "published" in draw_scores_by_setting(lines).method
     bare = [replace(line, published=None) for line in lines]
-    assert "published" not in draw_axes(bare).method
+    assert "published" not in draw_scores_by_setting(bare).method
 
 
 def test_captions_of_numbers_name_the_marks_that_are_drawn(records):
     start, end = "Filled: ours", " A filled mark within an open one is a number reproduced."
-    said = draw_lines(lay_out("bce-vs-ce/table-1", records)[1]).method
+    said = draw_numbers(lay_out("bce-vs-ce/table-1", records)[1]).method
     assert said == f"{start}; open: published.{end}"
-    said = draw_lines(lay_out("bce-vs-ce/table-11", records)[1]).method
+    said = draw_numbers(lay_out("bce-vs-ce/table-11", records)[1]).method
     assert said == f"{start}, paler where the run was cut short; open: published; dash: predicted.{end}"
 
 

@@ -210,7 +210,7 @@ def print_list(args: Args) -> int:
     """Every id with its runs, its data, its estimated GPU minutes and its state; with --only of the runs that fit."""
     from ncollapse.papers.archive import find_records
     from ncollapse.papers.catalogue import CATALOGUE, get_experiment, list_entries, list_ids
-    from ncollapse.papers.cost import PACKED
+    from ncollapse.papers.cost import PACKED, PACKED_PERCEPTRONS
     from ncollapse.papers.experiment import parse_only
 
     words = [word.partition(":")[0].partition("@")[0] for word in args.experiments]
@@ -237,7 +237,8 @@ def print_list(args: Args) -> int:
         print(f"{line:<{widest}}  {title}" if wide else line)
     note = (
         "min: minutes on one H200, one run at a time, estimated from measured steps"
-        f"; three runs at a time (--engine packed) take {PACKED:g} of it. short: trained for fewer epochs"
+        f"; three runs at a time (--engine packed) take {PACKED:g} of it, and four perceptrons"
+        f" {PACKED_PERCEPTRONS:g}. short: trained for fewer epochs"
         " than asked for. The state is that of the runs under OUT and of the records kept in results/runs."
     )
     print(break_lines(note, terminal_width()))

@@ -149,12 +149,7 @@ class DeviceLoader:
             self._chunk = (-1, -1, [])
             batches = self._make(epoch, step)
             self._chunk = (epoch, first, batches)
-        x, y = batches[step - first]
-        if out is None:
-            return x, y
-        out[0].copy_(x)
-        out[1].copy_(y)
-        return out
+        return copy_batch(batches[step - first], out)
 
     def _make(self, epoch: int, step: int) -> list[Batch]:
         """Batches of equal size from `step` on, as many as the memory for one chunk holds."""
@@ -185,6 +180,15 @@ class DeviceLoader:
             x = x.tensor_split(self.world_size, 1)[self.rank]
             y = y.tensor_split(self.world_size, 1)[self.rank]
         return list(zip(x.unbind(0), y.unbind(0)))
+
+
+def copy_batch(batch: Batch, out: Batch | None) -> Batch:
+    """The batch itself, or `out` after copying it there."""
+    if out is None:
+        return batch
+    for there, here in zip(out, batch):
+        there.copy_(here)
+    return out
 
 
 class EvalLoader:

@@ -14,7 +14,7 @@ from ncollapse.data.augment import Augment, normalise
 from ncollapse.data.decoding import Decoder, DecodingWorkers, Request
 from ncollapse.data.epoch_draws import EpochDraws
 from ncollapse.data.folders import FolderDataset
-from ncollapse.data.loader import Batch, Normalisation
+from ncollapse.data.loader import Batch, Normalisation, copy_batch
 from ncollapse.data.mixing import mix_images, mix_targets
 from ncollapse.data.sharding import count_steps, shard_rows
 
@@ -83,13 +83,9 @@ class FolderLoader:
             raise ValueError(f"step: expected a value in 0..{self.steps - 1}, got {step}")
         if self._at is None or self._at[:2] != (epoch, step):
             self._at = (epoch, step, self.epoch(epoch, step))
-        x, y = next(self._at[2])
+        batch = next(self._at[2])
         self._at = (epoch, step + 1, self._at[2])
-        if out is None:
-            return x, y
-        out[0].copy_(x)
-        out[1].copy_(y)
-        return out
+        return copy_batch(batch, out)
 
     def _list_places(self, step: int) -> tuple[Tensor, int]:
         """Places in the epoch's order to decode for this rank, and how many of them, the first, are its own.

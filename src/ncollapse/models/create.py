@@ -26,7 +26,7 @@ NAMES = (
     *("mlp-small", "mlp-1024", "mlp-2048", "vit-small"),
 )
 KNOWN = f"{', '.join(NAMES)}, mlp-WIDTH, timm:NAME, torchvision:NAME or package.module:factory"
-SMALL_MLP = {"width": 256, "depth": 3}
+SMALL_MLP = (256, 3)
 MLP_DEPTH = 6
 
 
@@ -90,6 +90,18 @@ def create(
     return network
 
 
+def perceptron_shape(name: str) -> tuple[int, int] | None:
+    """The width and depth of a perceptron by its name; None for other networks.
+
+    >>> perceptron_shape("mlp-300"), perceptron_shape("resnet18")
+    ((300, 6), None)
+    """
+    if name == "mlp-small":
+        return SMALL_MLP
+    found = re.fullmatch(r"mlp-([1-9]\d*)", name)
+    return (int(found[1]), MLP_DEPTH) if found else None
+
+
 def _build_trunk(
     name: str, num_classes: int, *, in_channels: int, image_size: int, feature_dim: int | None, stem: str
 ) -> tuple[nn.Module, int, FeatureKind]:
@@ -100,10 +112,8 @@ def _build_trunk(
             name, num_classes, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim
         )
     inputs = in_channels * image_size**2
-    if name == "mlp-small":
-        return *build_mlp(inputs, **SMALL_MLP, feature_dim=feature_dim), "relu"
-    if found := re.fullmatch(r"mlp-([1-9]\d*)", name):
-        return *build_mlp(inputs, int(found[1]), MLP_DEPTH, feature_dim), "relu"
+    if shape := perceptron_shape(name):
+        return *build_mlp(inputs, *shape, feature_dim=feature_dim), "relu"
     if name == "vit-small":
         return *build_vit(in_channels=in_channels, image_size=image_size, feature_dim=feature_dim), "free"
     if not is_known(name):

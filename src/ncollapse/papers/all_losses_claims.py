@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from ncollapse.grammar import count
 from ncollapse.papers.claims import MOSTLY, Claim, Runs, approach_zero, by_key, of_one_length
 from ncollapse.papers.judge import read_last
 from ncollapse.papers.matching import epochs_of
+from ncollapse.runs.record import RunRecord
 
 LOSSES = ("ce", "focal", "ls", "mse")
 METRICS = ("train.nc1", "train.nc2", "train.nc3_centred")
@@ -49,15 +51,13 @@ def collapse(runs: Runs) -> list[Claim]:
 
 def separates_maximally(runs: Runs) -> Claim:
     """Sec. 4.1: under every loss the class means lie as far apart as possible, once the training data are fitted."""
-    found = [(str(keys.get("loss")), record.final("train.nc2_means")) for keys, record in runs]
-    found = [(loss, value) for loss, value in found if math.isfinite(value)]
     text = "the features are maximally separable under every loss: their class means form a simplex ETF"
-    if not found:
-        return Claim(text, None, "", THRESHOLDS["apart"])
-    largest = max(value for _, value in found)
-    detail = f"NC2 of the means at most {largest:.2g} over {count(len(found), 'run')}"
-    claim = Claim(text, largest <= FAR_APART, detail, THRESHOLDS["apart"])
-    return once_fitted(_of_every_loss(claim, {loss for loss, _ in found}), runs)
+
+    def judge(values: list[float]) -> tuple[bool, str]:
+        return max(values) <= FAR_APART, f"NC2 of the means at most {max(values):.2g}"
+
+    claim = _check_every_loss(runs, lambda record: record.final("train.nc2_means"), text, judge, THRESHOLDS["apart"])
+    return once_fitted(claim, runs)
 
 
 def collapse_on_cifar100(runs: Runs) -> list[Claim]:
@@ -109,14 +109,29 @@ def equal(runs: Runs) -> list[Claim]:
 
 def fits(runs: Runs) -> Claim:
     """Training accuracy reaches 100 % by the end, under every loss; the reported epoch may be an earlier one."""
-    found = [(str(keys.get("loss")), read_last(record, "train.accuracy")) for keys, record in runs]
-    found = [(loss, value) for loss, value in found if math.isfinite(value)]
     text = "training accuracy reaches 100 % under every loss"
+
+    def judge(values: list[float]) -> tuple[bool, str]:
+        return min(values) >= FULL_FIT, f"at least {100 * min(values):.2f} %"
+
+    return _check_every_loss(runs, lambda record: read_last(record, "train.accuracy"), text, judge, THRESHOLDS["fit"])
+
+
+def _check_every_loss(
+    runs: Runs,
+    read: Callable[[RunRecord], float],
+    text: str,
+    judge: Callable[[list[float]], tuple[bool, str]],
+    threshold: str,
+) -> Claim:
+    """A claim about one number of each run; `judge` gives whether it holds and a detail."""
+    found = [(str(keys.get("loss")), read(record)) for keys, record in runs]
+    found = [(loss, value) for loss, value in found if math.isfinite(value)]
     if not found:
-        return Claim(text, None, "", THRESHOLDS["fit"])
-    least = min(value for _, value in found)
-    detail = f"at least {100 * least:.2f} % over {count(len(found), 'run')}"
-    return _of_every_loss(Claim(text, least >= FULL_FIT, detail, THRESHOLDS["fit"]), {loss for loss, _ in found})
+        return Claim(text, None, "", threshold)
+    holds, said = judge([value for _, value in found])
+    claim = Claim(text, holds, f"{said} over {count(len(found), 'run')}", threshold)
+    return _of_every_loss(claim, {loss for loss, _ in found})
 
 
 def _of_every_loss(claim: Claim, losses: set[str]) -> Claim:

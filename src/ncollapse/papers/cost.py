@@ -1,4 +1,7 @@
-"""What an experiment costs on one H200, estimated from measured steps."""
+"""What an experiment costs on one H200, estimated from measured steps.
+
+The run ids are those of records under results/runs. What no record measures is said to be assumed.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +25,39 @@ GIGA_OPERATIONS = {
     "resnet34": 1.16,
     "resnet101": 2.52,
     "densenet161": 2.5,
-    "mlp-1024": 0.008,
-    "mlp-2048": 0.027,
-    "mlp-small": 0.001,
 }
 """Multiply-adds of a forward pass at 32 x 32 pixels, in 10^9, by which a step of ResNet18 is scaled for networks whose
 own was not measured."""
-SMALLEST_MS = 0.6
-SEARCH_SECONDS = 0.39
-"""One step of L-BFGS, batch 512, ImageNet's stem: 98 steps took 191 s where five processes shared the GPU (run
-d7ce95b762b7), of which this is a fifth. It waits for the host between the 25 evaluations of its line search."""
+FIXED_SHARE = 0.4
+"""The share of a step at batch 128 that fewer or smaller images do not shorten: ResNet18 takes 1.00 ms at batch 32 (run
+dd937fa94dc4, which had the GPU alone). Measured for ResNet18, assumed for the others."""
+SMALLEST_MS = FIXED_SHARE * STEP_MS["resnet18"]
+"""At least this for a convolutional network; assumed, by ResNet18."""
+PERCEPTRON_MS = 0.345
+"""A step of a perceptron without its weights. Fitted, with the next, to the fastest epochs of four runs that shared a
+GPU: of mlp-2048 under Adam when the others had ended (6255d8a6ae88, 0.60 ms a step), of the others while these were
+measured (5e711ececa3a, 0.38; d5d42b236b49, 0.43; e39ab9eb0d89, 0.48), so that their own steps may be faster still. The
+batch was 32; up to 128 it is assumed not to matter. Networks narrower than 1024 were not run on a GPU."""
+MS_PER_MILLION_WEIGHTS = {"sgd": 0.0053, "adam": 0.0089, "adamw": 0.0089, "lbfgs": 0.0053}
+"""What reading and writing the weights, gradients and state adds to it; same runs, L-BFGS as SGD."""
+PERCEPTRON_MEASURE_MS = 1.1e-5
+"""Measuring a sample, for every feature: 0.29 s for 13 000 samples of 2048 features (run 6255d8a6ae88, alone on its
+GPU). That it is proportional to both is assumed; 1024 features took 0.10 s beside another run."""
+EVALUATIONS = 25
+"""Of the objective in a step of L-BFGS, about: the limit of torch, which the last line search may pass by a few."""
+SEARCH_MS = 2.0
+"""What the search adds to each evaluation, on the host. Assumed: on small tensors of a CPU it is 0.6 ms for as many
+parameters as ResNet18 has, and starting kernels takes longer. The one run on a GPU (d7ce95b762b7) took 1.7 s a step,
+but five processes shared that GPU, and evaluations were not CUDA graphs yet."""
 EVALUATION = 0.14
 """The cost of a measured sample relative to a trained one: 0.13 s for 60 000, 0.77 s for 50 000 (run 6b330cd1584c)."""
 PREPARE_SECONDS = 5.5
 """Reading the data and capturing, once for each run; same source."""
 PACKED = 0.96
 """The time of a run with three at a time on one GPU, relative to one at a time: 428 steps a second and 413."""
+PACKED_PERCEPTRONS = 0.5
+"""The same for four perceptrons at a time: the runs of `PERCEPTRON_MS` took 410 s together; one at a time, 817 s are
+estimated."""
 
 
 def scale_of_width(name: str, factor: float) -> float:
@@ -64,17 +84,52 @@ def estimate_step(name: str) -> float:
 
 
 def estimate_minutes(recipe: Recipe) -> float:
-    """GPU minutes of one run on an H200, by the measured step of its network; an estimate."""
+    """GPU minutes of one run that has an H200 to itself; an estimate, by steps that were measured."""
     from ncollapse.data.catalogue import INFO
     from ncollapse.train.theory import count_samples
 
-    size = recipe.data.image_size or (84 if recipe.data.name == "mini-imagenet" else 32)
-    area = (size / 32) ** 2 / (16 if recipe.model.stem == "imagenet" else 1)
-    whole = estimate_step(recipe.model.name) * area / 1e3
     info = INFO[recipe.data.name]
     samples = count_samples(recipe.data) or info.train
-    batch = recipe.optim.batch_size
-    step = max(SMALLEST_MS / 1e3, whole * batch / 128)
-    epoch = samples / batch * (max(SEARCH_SECONDS, 25 * step) if recipe.optim.name == "lbfgs" else step)
-    measure = EVALUATION * (samples + info.test) / 128 * whole / recipe.measure_every
-    return (PREPARE_SECONDS + recipe.optim.epochs * (epoch + measure)) / 60
+    epoch = samples / recipe.optim.batch_size * estimate_step_of(recipe) / 1e3
+    epoch += (samples + info.test) * estimate_measurement(recipe) / 1e3 / recipe.measure_every
+    return (PREPARE_SECONDS + recipe.optim.epochs * epoch) / 60
+
+
+def estimate_step_of(recipe: Recipe) -> float:
+    """Milliseconds of a step of a run."""
+    weights = count_weights(recipe)
+    if weights is None:
+        whole, share = estimate_step(recipe.model.name), scale_of_images(recipe) * recipe.optim.batch_size / 128
+        step = max(SMALLEST_MS, whole * max(share, FIXED_SHARE + (1 - FIXED_SHARE) * share))
+    else:
+        step = PERCEPTRON_MS + MS_PER_MILLION_WEIGHTS[recipe.optim.name] * weights / 1e6
+    return EVALUATIONS * (step + SEARCH_MS) if recipe.optim.name == "lbfgs" else step
+
+
+def estimate_measurement(recipe: Recipe) -> float:
+    """Milliseconds of measuring one sample."""
+    from ncollapse.models.create import perceptron_shape
+
+    shape = perceptron_shape(recipe.model.name)
+    if shape is not None:
+        return PERCEPTRON_MEASURE_MS * shape[0]
+    return EVALUATION * estimate_step(recipe.model.name) * scale_of_images(recipe) / 128
+
+
+def scale_of_images(recipe: Recipe) -> float:
+    """How many times as many pixels the blocks of a network see as with 32 x 32 pixels and the small stem."""
+    size = recipe.data.image_size or (84 if recipe.data.name == "mini-imagenet" else 32)
+    return (size / 32) ** 2 / (16 if recipe.model.stem == "imagenet" else 1)
+
+
+def count_weights(recipe: Recipe) -> int | None:
+    """The weights of a perceptron without its classifier; None for other networks."""
+    from ncollapse.data.catalogue import INFO
+    from ncollapse.models.create import perceptron_shape
+
+    shape = perceptron_shape(recipe.model.name)
+    if shape is None:
+        return None
+    (width, depth), (channels, size, _) = shape, INFO[recipe.data.name].shape or (3, 84, 84)
+    inputs = channels * (recipe.data.image_size or size) ** 2
+    return width * (inputs + (depth - 1) * width)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,11 +84,16 @@ def rows(lines: Sequence[Line], unrun: bool = True) -> list[tuple[str, ...]]:
     return [_cells(line) for line in lines if unrun or line.values]
 
 
-def to_markdown(outcome: Outcome, *, lines: bool = True, unrun: bool = True, level: int = 1) -> str:
-    """The page as Markdown: with its table if `lines`, with the numbers that were not run if `unrun`."""
+def to_markdown(
+    outcome: Outcome, *, lines: bool = True, unrun: bool = True, level: int = 1, told: Mapping[str, str] | None = None
+) -> str:
+    """The page as Markdown: with its table if `lines`, with the numbers that were not run if `unrun`.
+
+    `told` are the notes that a longer page has already given, each with a link to it; they are only referred to.
+    """
     experiment = outcome.experiment
-    caption, notes = describe(experiment)
-    notes += describe_choice_of_epoch(outcome)
+    caption, _ = describe(experiment)
+    notes = refer_to_told(list_notes(outcome), told or {})
     parts = [f"{'#' * level} {experiment.id}: {experiment.title}", "", caption, ""]
     parts += [f"Verdict: **{outcome.verdict}**" + (f" ({outcome.detail})." if outcome.detail else "."), ""]
     parts += [f"- {note}" for note in notes] + ([""] if notes else [])
@@ -105,6 +110,36 @@ def to_markdown(outcome: Outcome, *, lines: bool = True, unrun: bool = True, lev
     return "\n".join(parts)
 
 
+def list_notes(outcome: Outcome) -> list[str]:
+    """What the reader of an experiment should know."""
+    return [*describe(outcome.experiment)[1], *describe_choice_of_epoch(outcome)]
+
+
+def refer_to_told(notes: Sequence[str], told: Mapping[str, str]) -> list[str]:
+    """The notes, where those that were told before are replaced by a link to them and their first words.
+
+    >>> refer_to_told(["One.", "New.", "Two."], {"One.": "[x](#x)", "Two.": "[x](#x)"})
+    ['As noted under [x](#x): "One."; "Two.".', 'New.']
+    """
+    groups: dict[str, list[str]] = {}
+    for note in notes:
+        groups.setdefault(told.get(note, note), []).append(note)
+    return [
+        place if group == [place] else f"As noted under {place}: {'; '.join(map(quote_start, group))}."
+        for place, group in groups.items()
+    ]
+
+
+def quote_start(text: str, words: int = 9) -> str:
+    """The first words of a text, quoted.
+
+    >>> print(quote_start("one two three", 2), quote_start("one two", 2))
+    "one two ..." "one two"
+    """
+    kept = text.split(" ")
+    return f'"{text if len(kept) <= words else " ".join(kept[:words]).rstrip(",.:;") + " ..."}"'
+
+
 def describe_choice_of_epoch(outcome: Outcome) -> list[str]:
     """Which runs report the best of some epochs only, since they were not measured after each; one note or none."""
     runs: dict[int, list[str]] = {}
@@ -118,20 +153,26 @@ def describe_choice_of_epoch(outcome: Outcome) -> list[str]:
 
 def explain(outcome: Outcome) -> list[str]:
     """Why numbers were not reproduced, as a list; the same cause is given once."""
-    find_cause = outcome.experiment.find_cause or (lambda line: "")
     by_cause: dict[str, list[str]] = {}
     for line in outcome.lines:
         if line.verdict in ("reproduced in direction", "not reproduced"):
-            cause, name = find_cause(line), f"{line.row}, {line.column}"
-            if not cause and line.passed_at is not None:
-                cause, name = OTHER_EPOCH, f"{name} (epoch {line.passed_at})"
-            by_cause.setdefault(cause or "not explained", []).append(name)
+            cause, name = find_number_cause(outcome.experiment, line)
+            by_cause.setdefault(cause, []).append(name)
     return [f"- Not reproduced: {'; '.join(names)}: {cause}." for cause, names in by_cause.items()]
 
 
-def landscape_to_markdown(outcome: Outcome, level: int = 1) -> str:
+def find_number_cause(experiment: Experiment, line: Line) -> tuple[str, str]:
+    """Why a number was not reproduced, "not explained" if that is not known, and the name of the number."""
+    cause = experiment.find_cause(line) if experiment.find_cause else ""
+    name = f"{line.row}, {line.column}"
+    if not cause and line.passed_at is not None:
+        return OTHER_EPOCH, f"{name} (epoch {line.passed_at})"
+    return cause or "not explained", name
+
+
+def landscape_to_markdown(outcome: Outcome, level: int = 1, told: Mapping[str, str] | None = None) -> str:
     """The page of a figure that is computed: the share of the descent that reduces the angle, for each loss."""
-    parts = [to_markdown(outcome, level=level).rstrip()]
+    parts = [to_markdown(outcome, level=level, told=told).rstrip()]
     parts += [
         "- Share of the descent towards smaller theta (negative: larger), mean over s > 1 and theta < 1.5, K = 10:",
         "",

@@ -77,14 +77,7 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
     first = "Of many variants, the first of each loss is shown." if len(chosen) < measured else ""
     attempt = Attempts()
     published = attempt.one("published numbers", find_published, variants) or {}
-    many = len(variants) > curves.MANY
-    by_class = attempt.all("classes of unlike size", compare_classes, findings)
     moving = attempt.one("features over the epochs", feature_epochs.draw_feature_epochs, chosen, epochs)
-    evolution = (
-        attempt.all("collapse curves", multiples.draw_multiples, variants)
-        if many
-        else [attempt.one("curves", draw, variants) for draw in (curves.draw_collapse, curves.draw_accuracy)]
-    )
     sections = [
         make_section(
             "numbers",
@@ -95,23 +88,14 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
             ],
             [attempt.one("differences", differences.draw_differences, findings)],
         ),
-        make_section(
-            "collapse-curves",
-            "Collapse",
-            [],
-            [
-                *evolution,
-                None if many else attempt.one("gap", curves.draw_gap, variants),
-                attempt.one("depth", draw_profiles, chosen),
-            ],
-        ),
+        lay_out_collapse(attempt, variants, chosen),
         make_section(
             "distributions",
             "Scores and margins",
             [],
             [
                 attempt.one("scores", scores.draw_scores, drawn, snapshots, epochs),
-                None if many else attempt.one("scores over epochs", curves.draw_scores, variants),
+                None if are_many(variants) else attempt.one("scores over epochs", curves.draw_scores, variants),
                 attempt.one("agreement", agreement.draw_agreement, findings),
                 attempt.one("margins", margins.draw_margins, drawn, snapshots),
             ],
@@ -130,30 +114,8 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
             first,
         ),
         make_section("grids", "Width and length", [], attempt.all("grids", grids.draw_grids, variants)),
-        make_section(
-            "theory",
-            "Theory",
-            [attempt.one("guarantees", tabulate_guarantees, variants[:MOST_ROWS])],
-            [
-                attempt.one("bounds", bounds.draw_bounds, variants),
-                attempt.one("phases", phases.draw_phases, variants),
-                attempt.one("landscapes", landscapes.draw_landscapes, variants),
-            ],
-        ),
-        make_section(
-            "per-class",
-            "Classes",
-            [
-                *attempt.all("groups of classes", tabulate_groups, by_class),
-                *attempt.all("rare classes", tabulate_rare, by_class),
-                attempt.one("classes", tabulate_classes, chosen, snapshots),
-            ],
-            [
-                attempt.one("rare classes", draw_rare, by_class),
-                attempt.one("class norms", draw_class_norms, variants),
-            ],
-            first,
-        ),
+        lay_out_theory(attempt, variants),
+        lay_out_classes(attempt, comparison, chosen, snapshots, first),
         make_section("provenance", "Runs", [tabulate_runs(variants, others, anchors)], []),
     ]
     title, subtitle = name_folder(variants, Path(folder))
@@ -163,6 +125,58 @@ def make_report(folder: str | Path, comparison: Comparison | None = None) -> Rep
     unread = find_unread(looked_at.values(), snapshots, epochs)
     notes = (*collect_notes(comparison.records, Path(folder), unread), *attempt.faults)
     return Report(title, subtitle, keep_filled(sections), tuple(records), anchors, comparison, notes)
+
+
+def are_many(variants: Sequence[Variant]) -> bool:
+    """Whether there are too many variants for a curve each in one panel."""
+    return len(variants) > curves.MANY
+
+
+def lay_out_collapse(attempt: Attempts, variants: Sequence[Variant], chosen: Sequence[Variant]) -> Section:
+    """Metrics and accuracies over the epochs; of many variants in small panels."""
+    found: list[Figure | None] = []
+    if are_many(variants):
+        found += attempt.all("collapse curves", multiples.draw_multiples, variants)
+    else:
+        found += [attempt.one("curves", draw, variants) for draw in (curves.draw_collapse, curves.draw_accuracy)]
+        found.append(attempt.one("gap", curves.draw_gap, variants))
+    found.append(attempt.one("depth", draw_profiles, chosen))
+    return make_section("collapse-curves", "Collapse", [], found)
+
+
+def lay_out_theory(attempt: Attempts, variants: Sequence[Variant]) -> Section:
+    """What the certificate guarantees, and where the runs lie in the theory's diagrams."""
+    return make_section(
+        "theory",
+        "Theory",
+        [attempt.one("guarantees", tabulate_guarantees, variants[:MOST_ROWS])],
+        [
+            attempt.one("bounds", bounds.draw_bounds, variants),
+            attempt.one("phases", phases.draw_phases, variants),
+            attempt.one("landscapes", landscapes.draw_landscapes, variants),
+        ],
+    )
+
+
+def lay_out_classes(
+    attempt: Attempts, comparison: Comparison, chosen: Sequence[Variant], snapshots: Snapshots, note: str
+) -> Section:
+    """Class by class, and what becomes of classes of unlike size."""
+    by_class = attempt.all("classes of unlike size", compare_classes, comparison.findings)
+    return make_section(
+        "per-class",
+        "Classes",
+        [
+            *attempt.all("groups of classes", tabulate_groups, by_class),
+            *attempt.all("rare classes", tabulate_rare, by_class),
+            attempt.one("classes", tabulate_classes, chosen, snapshots),
+        ],
+        [
+            attempt.one("rare classes", draw_rare, by_class),
+            attempt.one("class norms", draw_class_norms, comparison.variants),
+        ],
+        note,
+    )
 
 
 def complete_comparison(folder: Path, comparison: Comparison | None) -> Comparison:

@@ -15,7 +15,13 @@ from ncollapse.report.attempts import Attempts
 from ncollapse.report.content import Report, make_section
 from ncollapse.report.figures import curves, feature_epochs, features, grids, margins, multiples
 from ncollapse.report.figures.class_norms import draw_class_norms
-from ncollapse.report.figures.experiments import draw_axes, draw_curves, draw_gains, draw_lines, draw_means
+from ncollapse.report.figures.experiments import (
+    draw_curves,
+    draw_gains,
+    draw_mean_cosines,
+    draw_numbers,
+    draw_scores_by_setting,
+)
 from ncollapse.report.figures.gradients import draw_losses
 from ncollapse.report.html import write_page
 from ncollapse.report.index import write_index
@@ -68,7 +74,7 @@ def make_experiment(outcome: Outcome) -> Report:
             evolution.append(attempt.one("curves", draw, variants))
     drawn = {figure.id for figure in own}
     numbers = [attempt.one("table", tabulate_shape, lines), attempt.one("table", tabulate_lines, experiment, lines)]
-    compared = attempt.one("numbers", draw_lines, lines) if "scores" not in drawn else None
+    compared = attempt.one("numbers", draw_numbers, lines) if "scores" not in drawn else None
     sections = [
         make_section("figure", "The paper's figure" if is_figure(experiment) else "The numbers drawn", [], own),
         make_section("numbers", "Numbers", numbers, [None if "published" in drawn else compared]),
@@ -100,11 +106,11 @@ def is_figure(experiment: Experiment) -> bool:
 def draw_own_figures(attempt: Attempts, outcome: Outcome, variants: Sequence[Variant]) -> list[Figure]:
     """The figures that the paper itself has, as far as the records hold what they need."""
     experiment, lines, records = outcome.experiment, outcome.lines, outcome.records
-    found: list[Figure | None] = [attempt.one("scores", draw_axes, lines)]
+    found: list[Figure | None] = [attempt.one("scores", draw_scores_by_setting, lines)]
     if not set(experiment.curves) <= SHOWN:
         found.append(attempt.one("curves", draw_curves, experiment, records))
     found.append(attempt.one("gains", draw_gains, lines))
-    found.append(attempt.one("class means", draw_means, experiment, records))
+    found.append(attempt.one("class means", draw_mean_cosines, experiment, records))
     if len({point.recipe.optim.epochs for point in experiment.grid()}) > 1:
         found += attempt.all("grids", grids.draw_grids, variants)
     found.append(attempt.one("class norms", draw_class_norms, variants))

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ncollapse.compare import QUANTITIES, SPEEDS, Finding, Quantity, name_early
 from ncollapse.compare.numbers import MISSING, deviation, show, show_difference, show_estimate, show_images, show_ratio
@@ -68,49 +68,60 @@ def tabulate_summary(findings: Sequence[Finding], published: Published, anchors:
         )
         for f in findings
     ]
-    if len(findings) <= FEW:
-        others = [f for f in findings if f.reference]
-        columns = [Cell("quantity"), *heads]
-        columns += [Cell(f"{f.variant.label} − {f.reference.label}") for f in others if f.reference]
-        rows = []
-        for q in kept:
-            row = [name_quantity(q), *(summary_cell(f, q, published, anchors) for f in findings)]
-            row += [difference_cell(f, q) for f in others]
-            rows.append(tuple(row))
-        method = explain(rows)
-        if others:
-            method += (
-                "; last the paired difference with its 95 % interval: rates in percentage points and images, NC1 to "
-                "NC3 as ratios"
-            )
-        title = (
-            "Measured" + (", predicted" if "theory" in method else "") + (", published" if "paper" in method else "")
+    summary = _Summary(findings, kept, heads, published, anchors, notes)
+    return [_tabulate_few(summary)] if len(findings) <= FEW else _tabulate_many(summary)
+
+
+class _Summary(NamedTuple):
+    """What the tables of a summary hold; `heads` name the findings."""
+
+    findings: Sequence[Finding]
+    quantities: Sequence[Quantity]
+    heads: Sequence[Cell]
+    published: Published
+    anchors: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def _tabulate_few(summary: _Summary) -> Table:
+    """A row a quantity, a column a variant, and the differences from the variant of reference."""
+    findings, quantities, heads, published, anchors, notes = summary
+    others = [f for f in findings if f.reference]
+    columns = [Cell("quantity"), *heads]
+    columns += [Cell(f"{f.variant.label} − {f.reference.label}") for f in others if f.reference]
+    rows = []
+    for q in quantities:
+        row = [name_quantity(q), *(summary_cell(f, q, published, anchors) for f in findings)]
+        row += [difference_cell(f, q) for f in others]
+        rows.append(tuple(row))
+    method = explain(rows)
+    if others:
+        method += (
+            "; last the paired difference with its 95 % interval: rates in percentage points and images, NC1 to NC3 as "
+            "ratios"
         )
-        return [Table("summary", title, method + ".", tuple(columns), tuple(rows), notes=notes)]
-    tables: list[Table] = []
+    title = "Measured" + (", predicted" if "theory" in method else "") + (", published" if "paper" in method else "")
+    return Table("summary", title, method + ".", tuple(columns), tuple(rows), notes=notes)
+
+
+def _tabulate_many(summary: _Summary) -> list[Table]:
+    """A row a variant, a column a quantity, in a table for each kind of quantity."""
+    findings, quantities, heads, published, anchors, notes = summary
+    scores = ("positive_score", "negative_score", "bias", "weight_energy", "feature_energy")
     parts = {
-        "summary": ("Accuracy and features", [q for q in kept if q.key.startswith("test.") or q.percent]),
+        "summary": ("Accuracy and features", [q for q in quantities if q.key.startswith("test.") or q.percent]),
         "summary-collapse": (
             "Collapse",
-            [q for q in kept if q.title.startswith("train NC") or q.key == "certificate.gap"],
+            [q for q in quantities if q.title.startswith("train NC") or q.key == "certificate.gap"],
         ),
-        "summary-scores": (
-            "Scores against theory",
-            [
-                q
-                for q in kept
-                if q.key.split(".")[-1]
-                in ("positive_score", "negative_score", "bias", "weight_energy", "feature_energy")
-            ],
-        ),
+        "summary-scores": ("Scores against theory", [q for q in quantities if q.key.split(".")[-1] in scores]),
     }
-    for id, (title, quantities) in parts.items():
-        if quantities:
-            columns = [Cell("runs"), *(name_quantity(q) for q in quantities)]
+    tables: list[Table] = []
+    for id, (title, mine) in parts.items():
+        if mine:
+            columns = [Cell("runs"), *(name_quantity(q) for q in mine)]
             links = anchors if len(findings) <= FEW_LINKS else {}
-            rows = [
-                (head, *(summary_cell(f, q, published, links) for q in quantities)) for head, f in zip(heads, findings)
-            ]
+            rows = [(head, *(summary_cell(f, q, published, links) for q in mine)) for head, f in zip(heads, findings)]
             tables.append(
                 Table(id, title, explain(rows) + ".", tuple(columns), tuple(rows), notes=notes if not tables else ())
             )

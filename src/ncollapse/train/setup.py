@@ -117,17 +117,31 @@ def prepare(
 
     start = {name: tensor.clone() for name, tensor in tensors_of(model, solver).items()}
     model.train()
-    if graph:
-        sizes = {len(y): (x, y) for x, y in (loaders.train.prepare(1, i) for i in {0, loaders.train.steps - 1})}
-        stages = recipe.decays.stages if recipe.decays.weak_epochs else ()
-        captured = GraphSearchStep if searches else GraphStep
-        step: EagerStep = captured(minimised, solver, recipe.optim, tally, list(sizes.values()), pool, stages)
-    else:
-        kind = SearchStep if searches else PerceptronStep if is_perceptron(minimised) else EagerStep
-        step = kind(minimised, solver, recipe.optim, tally)
+    step = make_step(recipe, minimised, solver, tally, loaders, pool)
     training = Training(recipe, folder, world, loaders, model, problem, solver, step, tally, extract, started=started)
 
-    saved = find_checkpoint(folder, model, recipe.optim.epochs) if world.first else None
+    take_checkpoint(training, start)
+    return training
+
+
+def make_step(
+    recipe: Recipe, objective: nn.Module, solver: Optimiser, tally: Tally, loaders: Loaders, pool: Any
+) -> EagerStep:
+    """The step of a run; with a `pool` of memory for CUDA graphs, a captured one."""
+    searches = recipe.optim.name == "lbfgs"
+    if pool is None:
+        kind = SearchStep if searches else PerceptronStep if is_perceptron(objective) else EagerStep
+        return kind(objective, solver, recipe.optim, tally)
+    sizes = {len(y): (x, y) for x, y in (loaders.train.prepare(1, i) for i in {0, loaders.train.steps - 1})}
+    stages = recipe.decays.stages if recipe.decays.weak_epochs else ()
+    captured = GraphSearchStep if searches else GraphStep
+    return captured(objective, solver, recipe.optim, tally, list(sizes.values()), pool, stages)
+
+
+def take_checkpoint(training: Training, start: dict[str, Tensor]) -> None:
+    """Put a run into the state of its last checkpoint; without one into that of `start`, which capturing changes."""
+    world, model, solver = training.world, training.model, training.optimiser
+    saved = find_checkpoint(training.folder, model, training.recipe.optim.epochs) if world.first else None
     values, forms = world.share(lambda: ({}, {}) if saved is None else (saved.values, _describe(saved.tensors)))
     if saved is not None:
         start = saved.tensors
@@ -135,12 +149,11 @@ def prepare(
         training.best_tensors = {name.removeprefix("best."): tensor for name, tensor in best.items()}
     elif forms:  # another process has read the checkpoint: make room for what it broadcasts
         start = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in forms.items()}
-    if graph or forms:
+    if training.step.graphs is not None or forms:
         restore(model, solver, start, values.get("optim", {}))
     world.broadcast(tensors_of(model, solver))
     if values:
         training.epoch, training.best, training.seconds = values["epoch"], values["best"], values["seconds"]
-    return training
 
 
 def _describe(tensors: dict[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:

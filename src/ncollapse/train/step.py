@@ -188,35 +188,11 @@ class Graphs:
         return self.stages[self.stage][size](x, y)
 
 
-class GraphSearchStep(SearchStep):
-    """L-BFGS with each evaluation as one CUDA graph; the search between them runs on the host."""
+class CapturedStep(EagerStep):
+    """A step of which `captured` is a CUDA graph for each size of the batches in `examples`.
 
-    def __init__(
-        self,
-        objective: nn.Module,
-        optimiser: Optimiser,
-        spec: OptimSpec,
-        tally: Tally,
-        examples: list[tuple[Tensor, Tensor]],
-        pool: Any,
-        stages: Sequence[DecaySpec] = (),
-    ) -> None:
-        super().__init__(objective, optimiser, spec, tally)
-
-        def work(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-            return *super(GraphSearchStep, self).evaluate(x, y, len(x)), [p.grad for p in self.parameters]
-
-        self.graphs: Graphs = Graphs(self, work, examples, pool, stages)
-
-    def evaluate(self, x: Tensor, y: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        total, loss, grads = self.graphs(x, y, size)
-        for p, grad in zip(self.parameters, grads):
-            p.grad = grad
-        return total, loss.clone()  # the next evaluation writes to the same place
-
-
-class GraphStep(EagerStep):
-    """The whole step as one CUDA graph; a call is two copies and a replay. Capturing it trains a few steps."""
+    `pool` is the memory that the graphs share; `stages` are all decays of the run, where they change during training.
+    """
 
     def __init__(
         self,
@@ -233,7 +209,31 @@ class GraphStep(EagerStep):
         self.updates = features.updates if isinstance(features, CastFeatures) else None
         if self.updates is not None and spec.clip_norm is not None:
             raise ValueError(f"clip_norm: expected None with updates in the backward pass, got {spec.clip_norm}")
-        self.graphs: Graphs = Graphs(self, lambda x, y: self.work(x, y, len(x)), examples, pool, stages)
+        self.graphs: Graphs = Graphs(self, self.captured, examples, pool, stages)
+
+    def captured(self, x: Tensor, y: Tensor) -> Any:
+        """The work of one graph; what it returns is written anew at each replay."""
+        raise NotImplementedError
+
+
+class GraphSearchStep(CapturedStep, SearchStep):
+    """L-BFGS with each evaluation as one CUDA graph; the search between them runs on the host."""
+
+    def captured(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+        return *super().evaluate(x, y, len(x)), [p.grad for p in self.parameters]
+
+    def evaluate(self, x: Tensor, y: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        total, loss, grads = self.graphs(x, y, size)
+        for p, grad in zip(self.parameters, grads):
+            p.grad = grad
+        return total, loss.clone()  # the next evaluation writes to the same place
+
+
+class GraphStep(CapturedStep):
+    """The whole step as one CUDA graph; a call is two copies and a replay. Capturing it trains a few steps."""
+
+    def captured(self, x: Tensor, y: Tensor) -> None:
+        self.work(x, y, len(x))
 
     def begin_epoch(self) -> None:
         if self.updates is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ncollapse.compare import Variant
+from ncollapse.compare import Variant, name_loss
 from ncollapse.compare.class_norms import MEANS, ROWS, Array, read_norms, read_rarity
 from ncollapse.compare.numbers import show
 from ncollapse.compare.variants import leave_out
@@ -35,6 +35,10 @@ def draw_class_norms(variants: Sequence[Variant]) -> Figure | None:
     if len(label_of) > FEW:  # the axis tells sizes of classes apart
         label_of = {v.label: leave_out(v, "data.").label for v, _ in found}
     labels = list(dict.fromkeys(label_of.values()))
+    alike = len(labels) if len(labels) > FEW else 0
+    if alike:
+        label_of = {v.label: name_loss(v.loss) for v, _ in found}
+        labels = list(dict.fromkeys(label_of.values()))
     own = 1 < len(labels) <= FEW
     names = dict(zip(labels, shorten_labels(labels)))
     marks = thin(sorted({float(f"{value:.3g}") for _, (rarity, _) in found for value in rarity if value < math.inf}))
@@ -59,7 +63,8 @@ def draw_class_norms(variants: Sequence[Variant]) -> Figure | None:
         "class-norms",
         "Norms by size of the class",
         "A mark for every class of every run; rarer classes are to the right. Filled: measured; dash: predicted. The "
-        "optimum gives up a class whose predicted norm is 0.",
+        "optimum gives up a class whose predicted norm is 0."
+        + (f" The {alike} settings of the runs are not told apart{', only their losses' * own}." if alike else ""),
         build(panels, columns=2, row_height=280, min_width=300, bottom=60, showlegend=True),
         "imbalanced-relu Theorem 1",
     )

@@ -52,7 +52,7 @@ def draw_curves(experiment: Experiment, records: Sequence[RunRecord]) -> Figure 
     return collect_panels(panels, "curves", title, method, experiment.id)
 
 
-def draw_means(experiment: Experiment, records: Sequence[RunRecord]) -> Figure | None:
+def draw_mean_cosines(experiment: Experiment, records: Sequence[RunRecord]) -> Figure | None:
     """Cosines between the class means of each run that has them, where the experiment is about their orthogonality."""
     if "train.mean_orthogonality" not in experiment.finals:
         return None
@@ -86,7 +86,7 @@ def draw_means(experiment: Experiment, records: Sequence[RunRecord]) -> Figure |
     )
 
 
-def draw_axes(lines: Sequence[Line]) -> Figure | None:
+def draw_scores_by_setting(lines: Sequence[Line]) -> Figure | None:
     """Scores and biases along each axis of the grid (batch size, bias, decay), a panel for each setting of the rest.
 
     None where no axis has more than two settings.
@@ -134,7 +134,7 @@ def describe_agreement(lines: Sequence[Line]) -> str:
     return f"Ours deviate by {join(said)}, in the median." if said else ""
 
 
-def draw_lines(lines: Sequence[Line]) -> Figure | None:
+def draw_numbers(lines: Sequence[Line]) -> Figure | None:
     """Every field a panel, every setting a column."""
     shown = [line for line in lines if line.values and (line.published or line.predicted is not None)]
     if not shown:

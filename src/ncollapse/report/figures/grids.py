@@ -1,4 +1,4 @@
-"""Width x epochs grids: a heat map for each loss, data set, network family and optimiser."""
+"""Width x epochs grids: a heat map for each loss, data set, network family, optimiser and other setting."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from ncollapse.compare import Variant, estimate, measured, name_loss, name_optimiser
 from ncollapse.compare.numbers import show
+from ncollapse.compare.variants import phrase
 from ncollapse.report.encoding import compact_matrix
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape
 from ncollapse.report.style import SEQUENTIAL
@@ -23,7 +24,10 @@ MOST_PANELS = 16
 
 
 class Cell(NamedTuple):
-    """Where a variant stands: its panel, its network of some width, its training length."""
+    """Where a variant stands: its panel, its network of some width, its training length.
+
+    `rest` are other settings in words, where variants differ in them that would else share a cell.
+    """
 
     loss: str
     data: str
@@ -31,6 +35,12 @@ class Cell(NamedTuple):
     optimiser: str
     model: str
     epochs: int
+    rest: str = ""
+
+    @property
+    def panel(self) -> tuple[str, ...]:
+        """What the cells of a panel have in common."""
+        return *self[:4], self.rest
 
 
 def draw_grids(variants: Sequence[Variant]) -> list[Figure]:
@@ -44,12 +54,6 @@ def draw_grids(variants: Sequence[Variant]) -> list[Figure]:
         panels, notes = [], []
         for group, cells in list(groups.items())[:MOST_PANELS]:
             panels.append(_panel(name_panel(group, list(groups)), (models[group], lengths[group]), cells, name, key))
-        several = sum(len(found) > 1 for cells in groups.values() for found in cells.values())
-        if several:
-            notes.append(
-                f"{several} cells have variants that differ in other settings too; the mean over these variants is "
-                "shown, and the pointer names how many there are."
-            )
         if len(groups) > MOST_PANELS:
             notes.append(f"The first {MOST_PANELS} of {len(groups)} grids are shown.")
         tall = max(len(rows) for rows in lengths.values())
@@ -66,7 +70,8 @@ def draw_grids(variants: Sequence[Variant]) -> list[Figure]:
             Figure(
                 f"grid-{name}",
                 f"Width and training length: {title}",
-                "Wider networks to the right, longer training upwards, a panel for each loss, data set and optimiser. "
+                "Wider networks to the right, longer training upwards, a panel for each loss, data set and optimiser"
+                f"{' and for each other setting in which runs differ' if any(g[4] for g in groups) else ''}. "
                 "Where every loss reaches the same value in the upper right corner, the choice of loss matters little. "
                 "Empty cells have no finished run." + (" Colours follow the logarithm." if name == "nc1" else ""),
                 spec,
@@ -78,20 +83,39 @@ def draw_grids(variants: Sequence[Variant]) -> list[Figure]:
 
 
 def group_cells(variants: Sequence[Variant]) -> dict[tuple[str, ...], dict[Cell, list[Variant]]]:
-    """The finished variants by panel (loss, data, family, optimiser) and cell.
+    """The finished variants by panel (loss, data, family, optimiser, other settings) and cell.
 
     Losses trained on the same data with the same family and optimiser make one grid each, of the same rows and columns;
-    where these are one row or one column, they stay out. Variants of one panel, network and length that differ in other
-    settings share a cell and are listed together.
+    where these are one row or one column, they stay out. Only variants that differ in how often they were measured
+    share a cell.
     """
-    panels: dict[tuple[str, ...], dict[Cell, list[Variant]]] = {}
+    cells: dict[Cell, list[Variant]] = {}
     for variant in (v for v in variants if v.finished):
         cell = locate(variant)
         if cell.epochs:
-            cells = panels.setdefault(cell[:4], {})
             cells.setdefault(cell, []).append(variant)
+    shared = {cell.panel for cell, found in cells.items() if len(found) > 1}
+    panels: dict[tuple[str, ...], dict[Cell, list[Variant]]] = {}
+    for panel in dict.fromkeys(cell.panel for cell in cells):
+        mine = [(cell, v) for cell, found in cells.items() if cell.panel == panel for v in found]
+        varied = find_varied([v for _, v in mine]) if panel in shared else []
+        for cell, variant in mine:
+            words = ", ".join(phrase(key, variant.settings[key]) for key in varied if key in variant.settings)
+            own = cell._replace(rest=words)
+            panels.setdefault(own.panel, {}).setdefault(own, []).append(variant)
     models, lengths = find_axes(panels)
     return {group: cells for group, cells in panels.items() if min(len(models[group]), len(lengths[group])) > 1}
+
+
+def find_varied(variants: Sequence[Variant]) -> list[str]:
+    """The settings in which variants of one panel differ, besides its axes and how often they were measured."""
+    names = dict.fromkeys(key for variant in variants for key in variant.settings)
+    return [
+        key
+        for key in names
+        if key not in ("model.name", "optim.epochs", "measure_every")
+        and len({str(variant.settings.get(key)) for variant in variants}) > 1
+    ]
 
 
 Axes = dict[tuple[str, ...], list[Any]]
@@ -102,7 +126,7 @@ def find_axes(panels: Mapping[tuple[str, ...], Iterable[Cell]]) -> tuple[Axes, A
     models: Axes = {}
     lengths: Axes = {}
     for group in panels:
-        beside = [cell for other, cells in panels.items() if other[1:] == group[1:] for cell in cells]
+        beside = [cell for other, cells in panels.items() if other[1:4] == group[1:4] for cell in cells]
         models[group] = sorted({cell.model for cell in beside}, key=_width)
         lengths[group] = sorted({cell.epochs for cell in beside})
     return models, lengths
@@ -159,11 +183,11 @@ def mark_powers(panels: Sequence[Panel]) -> Spec:
 
 
 def name_panel(group: tuple[str, ...], groups: Sequence[tuple[str, ...]]) -> str:
-    """The loss, and the data set, family and optimiser where panels differ in them."""
+    """The loss, and the data set, family, optimiser and other settings where panels differ in them."""
     words = [name_loss(group[0])]
-    varying = [place for place in range(1, 4) if len({g[place] for g in groups}) > 1]
+    varying = [place for place in range(1, 5) if len({g[place] for g in groups}) > 1]
     words += [name_optimiser(group[place]) for place in varying]
-    return escape(", ".join(words))
+    return escape(", ".join(filter(None, words)))
 
 
 def _width(model: str) -> tuple[str, float]:

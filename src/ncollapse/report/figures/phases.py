@@ -203,6 +203,9 @@ def _phase_panel(
     style = loss_style(loss)
     first = "settings of these runs" not in shown
     shown.add("settings of these runs")
+    places: dict[tuple[float, float], list[str]] = {}
+    for mu, decay, label in marks:
+        places.setdefault((mu, decay), []).append(escape(label))
     traces.append(
         {
             "type": "scatter",
@@ -212,9 +215,9 @@ def _phase_panel(
             "cliponaxis": False,
             "legendgroup": "settings",
             "legendrank": 9,
-            "x": compact(m for m, _, _ in marks),
-            "y": compact(max(b, DECAYS[0]) for _, b, _ in marks),
-            "text": [escape(label) for _, _, label in marks],
+            "x": compact(mu for mu, _ in places),
+            "y": compact(max(decay, DECAYS[0]) for _, decay in places),
+            "text": ["<br>".join(labels) for labels in places.values()],
             "marker": {"symbol": style.marker, "size": 11, "color": style.colour, "line": {"width": 1.5, "color": INK}},
             "hovertemplate": "%{text}<br>μ %{x:.3g}, λb %{y:.3g}<extra></extra>",
         }
