@@ -37,6 +37,7 @@ OURS = {
         "narrow-bias-init",
         "three-optimisers",
         "weak-decays-first",
+        "width-and-length",
     )
 }
 COUNTS = {

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any
+from typing import Any, NamedTuple
 
 from ncollapse.compare.variants import name_loss
 from ncollapse.grammar import count, join
-from ncollapse.papers.all_losses_claims import LARGE, LOSSES, METRICS, SMALL, once_fitted, raises, spread_over_losses
+from ncollapse.papers.all_losses_claims import (
+    ALL_LOSSES,
+    LARGE,
+    LOSSES,
+    METRICS,
+    SMALL,
+    THRESHOLDS,
+    once_fitted,
+    raises,
+    spread_over_losses,
+)
 from ncollapse.papers.claims import Claim, Runs
 from ncollapse.papers.judge import read_last
 from ncollapse.papers.matching import is_trial
@@ -57,7 +67,7 @@ def agree_further(runs: Runs) -> list[Claim]:
     if len(found) < 2:
         return []
     short, long = min(found), max(found)
-    return [differ_less(found, short, found, long, f"after {short} epochs", f"after {long}")]
+    return [differ_less(found[short], found[long], f"after {short} epochs", f"after {long}")]
 
 
 def rise_with_width_and_epochs(runs: Runs) -> list[Claim]:
@@ -72,38 +82,55 @@ def rise_with_width_and_epochs(runs: Runs) -> list[Claim]:
     ]
 
 
+class Corner(NamedTuple):
+    """A width and a length of the paper's figures."""
+
+    width: float
+    epochs: int
+
+    def has(self, keys: dict[str, Any]) -> bool:
+        """Whether a run stands there."""
+        return bool(keys["width"] == self.width and keys["epochs"] == self.epochs)
+
+    def __str__(self) -> str:
+        return f"at width {self.width:g} and {self.epochs} epochs"
+
+
 def corners(runs: Runs) -> list[Claim]:
     """Figure 4: the small network, trained briefly, against the large one, trained longer, at the lengths we have."""
     small, large = of_all_losses(runs, SMALL["width"]), of_all_losses(runs, LARGE["width"])
     if not small or not large or min(small) >= max(large):
         return []
-    short, long = min(small), max(large)
-    here, there = place(SMALL["width"], short), place(LARGE["width"], long)
-    orders = [
-        math.log10(mean_of_last(small[short], loss, "train.nc1") / mean_of_last(large[long], loss, "train.nc1"))
-        for loss in LOSSES
-    ]
-    detail = f"{statistics.fmean(orders):.1f} orders of magnitude in the mean, " + ", ".join(
-        f"{name_loss(loss)} {value:.1f}" for loss, value in zip(LOSSES, orders)
+    return compare_corners(runs, Corner(SMALL["width"], min(small)), Corner(LARGE["width"], max(large)))
+
+
+def compare_corners(runs: Runs, small: Corner, large: Corner, orders: float = 0.0) -> list[Claim]:
+    """The losses differ more in one corner than in the other, and NC1 is higher there by so many orders."""
+    here, there = ([run for run in runs if corner.has(run[0])] for corner in (small, large))
+    text = f"NC1 {small} is above NC1 {large}, under every loss" + (
+        f", by {orders:g} orders of magnitude" * (orders > 0)
     )
-    collapsed = Claim(f"NC1 {here} is above NC1 {there}, under every loss", min(orders) > 0, detail)
-    return [differ_less(small, short, large, long, here, there), collapsed]
+    if not all({keys["loss"] for keys, _ in some} == set(LOSSES) for some in (here, there)):
+        return [differ_less(here, there, str(small), str(large)), Claim(text, None, ALL_LOSSES)]
+    falls = [
+        math.log10(mean_of_last(here, loss, "train.nc1") / mean_of_last(there, loss, "train.nc1")) for loss in LOSSES
+    ]
+    detail = f"{statistics.fmean(falls):.1f} orders of magnitude in the mean, " + ", ".join(
+        f"{name_loss(loss)} {value:.1f}" for loss, value in zip(LOSSES, falls)
+    )
+    threshold = THRESHOLDS["orders"] if orders else ""
+    return [differ_less(here, there, str(small), str(large)), Claim(text, min(falls) > orders, detail, threshold)]
 
 
-def place(width: float, epochs: int) -> str:
-    """Where runs stand in the paper's figures, in words."""
-    return f"at width {width:g} and {epochs} epochs"
-
-
-def differ_less(small: dict[int, Runs], short: int, large: dict[int, Runs], long: int, here: str, there: str) -> Claim:
-    """The range of test accuracies over the losses is smaller in the runs of `large` of length `long`."""
-    wide, narrow = (spread_over_losses(some[n], {"epochs": n}) for some, n in ((small, short), (large, long)))
-    text = f"the losses differ more in test accuracy {here} than {there}"
+def differ_less(there: Runs, here: Runs, where_more: str, where_less: str) -> Claim:
+    """The range of test accuracies over the losses is smaller in the runs of `here`."""
+    wide, narrow = (spread_over_losses(some, {}) for some in (there, here))
+    text = f"the losses differ more in test accuracy {where_more} than {where_less}"
     if wide is None or narrow is None:
-        return Claim(text, None, "")
-    return once_fitted(Claim(text, wide > narrow, f"{wide:.2f} against {narrow:.2f} points"), large[long])
+        return Claim(text, None, ALL_LOSSES)
+    return once_fitted(Claim(text, wide > narrow, f"{wide:.2f} against {narrow:.2f} points"), here)
 
 
-def mean_of_last(runs: Runs, loss: Any, field: str) -> float:
+def mean_of_last(runs: Runs, loss: str, field: str) -> float:
     """A field at the last epoch under one loss, averaged over the seeds."""
     return statistics.fmean(read_last(record, field) for keys, record in runs if keys["loss"] == loss)
