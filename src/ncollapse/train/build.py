@@ -118,7 +118,7 @@ def build_model(recipe: Recipe, loaders: Loaders, world: World) -> tuple[Network
             f"{list(loaders.shape)}: use an mlp"
         )
     counts = {"num_classes": loaders.num_classes, "class_counts": loaders.counts}
-    channels, size = (loaders.shape[0], loaders.shape[-1]) if len(loaders.shape) == 3 else (loaders.shape[0], 1)
+    channels, *sides = loaders.shape
     theory = naming("model.bias_init = 'theory'") if spec.bias_init == "theory" else nullcontext()
     with theory, _seeding, torch.random.fork_rng(devices=[]):  # the global generator belongs to the whole process
         torch.default_generator.manual_seed(recipe.seed)  # torch.manual_seed would set the GPUs' too, for good
@@ -126,7 +126,7 @@ def build_model(recipe: Recipe, loaders: Loaders, world: World) -> tuple[Network
             spec.name,
             loaders.num_classes,
             in_channels=channels,
-            image_size=size,
+            image_size=sides or 1,
             feature_dim=spec.feature_dim,
             feature_dim_linear=spec.feature_dim_linear,
             head=spec.head,
