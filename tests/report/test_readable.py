@@ -38,9 +38,13 @@ def test_two_classes_have_no_curve_of_nc2(tmp_path):
     for loss in ("ce", "bce"):
         path = write_run(tmp_path, {"loss.name": loss, "optim.epochs": 4}, num_classes=2)
         rewrite(path, lambda row: row["train"].update(nc2=1.57e-16))
-    titles = [note["text"] for note in figures(tmp_path)["collapse"].spec["layout"]["annotations"]]
+    figure = figures(tmp_path)["collapse"]
+    titles = [note["text"] for note in figure.spec["layout"]["annotations"]]
     assert "<b>train NC1</b>" in titles
     assert "<b>train NC2</b>" not in titles
+    assert figure.title == "NC1 and NC3 over epochs"
+    assert "same on the test set" not in figure.method
+    assert "with two classes it is always 0" in figure.method
 
 
 @pytest.mark.parametrize("values", [[1e-39, 1e42], [3e-7, 2e5], [4e5, 3e7], [0.3, 4.2], [0.01, 0.2]])
@@ -100,6 +104,23 @@ def test_images_of_several_seeds_are_a_mean_with_one_decimal(seeds, tmp_path):
         rate = row.finding.estimates[found.rankings[0].quantity.key].mean
         assert float(share) == pytest.approx((1 - rate) * int(images), abs=0.05)
         assert re.fullmatch(r"\d+(\.[1-9])?", share)
+
+
+@pytest.mark.parametrize("rate", [0.04, 0.97])
+def test_the_axis_of_the_card_stays_between_0_and_1(rate, tmp_path):
+    """Wide intervals reach beyond what a rate can be; the axis must not, nor may it hide that it does."""
+    for loss in ("ce", "bce"):
+        for seed in range(2):
+            path = write_run(tmp_path, {"loss.name": loss, "seed": seed, "optim.epochs": 3})
+            rewrite(path, lambda row, seed=seed: row["test"].update(accuracy=rate + 0.02 * (seed - 0.5)))
+    found = compare_records(read_runs(tmp_path))
+    (strip,) = make_answer(found).strips
+    key = found.rankings[0].quantity.key
+    low, high = (float(end.removesuffix(" %")) / 100 for end in strip.axis)
+    assert 0 <= low < high <= 1
+    for row in strip.rows:
+        place = (row.finding.estimates[key].mean - low) / (high - low)
+        assert row.at == pytest.approx(place, abs=2e-3)
 
 
 def test_no_run_that_separates_is_none(tmp_path):
