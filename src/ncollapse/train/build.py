@@ -23,6 +23,8 @@ from ncollapse.train.recipe import Recipe
 
 Samples = data.Dataset | data.FolderDataset
 HELD_OUT = 0.2
+SMALLEST_SPLIT = 3
+"""Samples of a class of which a fifth is, rounded, one."""
 _seeding = threading.Lock()
 
 
@@ -37,10 +39,16 @@ def load_splits(recipe: Recipe, root: str | Path | None) -> dict[str, Samples]:
     try:
         splits["test"] = load(spec.name, root, "test")
     except data.MissingSplit:
+        if max(train.counts()) < SMALLEST_SPLIT:
+            raise ValueError(
+                f"data: {spec.name} has too few samples to hold out a fifth of each class as the test set: the largest "
+                f"class has {max(train.counts())}; give it a test set of its own, or {SMALLEST_SPLIT} samples a class"
+            ) from None
         train, held = data.validation_split(train, HELD_OUT, seed=0)
         splits["test"] = replace(held, split="test")
     if spec.validation:
-        train, splits["validation"] = data.validation_split(train, spec.validation, seed=spec.seed)
+        with naming(f"data.validation = {spec.validation:g}"):
+            train, splits["validation"] = data.validation_split(train, spec.validation, seed=spec.seed)
     for subset in (data.samples_per_class, data.per_class_counts, data.step_imbalance, data.long_tail):
         wanted = getattr(spec, subset.__name__)
         if wanted is not None:
