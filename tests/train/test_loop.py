@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ncollapse import Loss
 from ncollapse.console import clean
 from ncollapse.metrics import measure
 from ncollapse.models import create
@@ -210,6 +211,24 @@ def test_classes_too_small_for_a_test_set_are_named(tmp_path):
     assert len(load_splits(recipe, None)["test"]) == 5
     with pytest.raises(ValueError, match=r"^data.validation = 0.01: fraction: 0.01 of each class"):
         load_splits(recipe.override(data__validation=0.01), None)
+
+
+class Unreduced(Loss):
+    def forward(self, logits, target):
+        return torch.nn.functional.cross_entropy(logits, target, reduction="none")
+
+
+class Plain(Loss):
+    def forward(self, logits, target):
+        return 1.0
+
+
+@pytest.mark.parametrize("model", ["mlp-small", "resnet32"])  # with the loop's own gradients, and with autograd's
+@pytest.mark.parametrize(("loss", "got"), [("Unreduced", r"a tensor of shape \[64\]"), ("Plain", "float")])
+def test_a_loss_that_is_no_mean_is_named(tmp_path, model, loss, got):
+    recipe = SHORT.override(loss__name=f"{__name__}:{loss}", model__name=model)
+    with pytest.raises(ValueError, match=rf"^loss: expected .*{loss}.*, got ({got})$"):
+        run(recipe, tmp_path, device="cpu")
 
 
 def test_a_name_is_no_recipe(tmp_path):
