@@ -58,9 +58,13 @@ def build(
     min_width: int = 250,
     bottom: int = 46,
     gap_y: int = GAP_Y,
+    any_order: bool = False,
     **layout: Any,
 ) -> Spec:
-    """Put panels into one specification; `meta` keeps what the page needs to rearrange them to its width."""
+    """Put panels into one specification; `meta` keeps what the page needs to rearrange them to its width.
+
+    any_order: no row belongs together, so that rows may break anywhere.
+    """
     data: list[Spec] = []
     axes: Spec = {}
     notes: list[Spec] = []
@@ -97,6 +101,7 @@ def build(
                 "min_width": min_width,
                 "bottom": bottom,
                 **({} if gap_y == GAP_Y else {"gap_y": gap_y}),
+                **({"any_order": True} if any_order else {}),
             },
             **layout,
         },
@@ -192,7 +197,7 @@ def arrange(spec: Spec, width: float) -> Spec:
     inner = width - left - right
     fitting = int((inner + gap) // (meta["min_width"] + gap))
     columns = max(1, min(meta["columns"], fitting, meta["panels"]))
-    while meta["columns"] % columns:
+    while meta["columns"] % columns and not meta.get("any_order"):
         columns -= 1  # rows that belong together break at their middle or not at all
     rows = math.ceil(meta["panels"] / columns)
     top = 30 + legend_height(spec, inner)

@@ -34,7 +34,15 @@ def draw_differences(findings: Sequence[Finding]) -> Figure | None:
         "Each seed is compared with itself under the reference loss. Rates are in percentage points, NC1 to NC3 are "
         "ratios. An interval that crosses the line shows no difference that these seeds can tell; what is not clear is "
         "pale. Intervals are one quantity at a time, not corrected for their number.",
-        build(panels, columns=3, row_height=max(60, 26 * len(shown)), min_width=205, gap_y=72, showlegend=True),
+        build(
+            panels,
+            columns=3,
+            row_height=max(60, 26 * len(shown)),
+            min_width=205,
+            gap_y=72,
+            any_order=True,
+            showlegend=True,
+        ),
         "bce-vs-ce Tables 1, 2",
         result=clear,
     )
