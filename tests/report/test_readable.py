@@ -123,6 +123,31 @@ def test_the_axis_of_the_card_stays_between_0_and_1(rate, tmp_path):
         assert row.at == pytest.approx(place, abs=2e-3)
 
 
+def test_many_classes_are_not_said_to_carry_numbers(tmp_path):
+    for name, classes in (("few", 10), ("many", 25)):
+        write_run(tmp_path / name, {"optim.epochs": 3}, num_classes=classes, per_class=4, epoch_snapshots=True)
+    few, many = (figures(tmp_path / name) for name in ("few", "many"))
+    for id in ("embedding", "feature-epochs"):
+        assert "numbers" in few[id].method.lower()
+        assert "numbers" not in many[id].method.lower()
+        assert "colours tell" in many[id].method.lower()
+
+
+def test_settings_of_one_loss_differ_in_their_markers_and_columns_are_named(tmp_path):
+    for optimiser in ("sgd", "adamw"):
+        write_comparison(tmp_path, ("ce", "bce"), seeds=2, **{"optim.name": optimiser, "optim.epochs": 3})
+    found = figures(tmp_path)
+    entries = [t for t in found["differences"].spec["data"] if t.get("showlegend")]
+    assert [t["name"] for t in entries] == ["BCE · AdamW", "BCE · SGD"]
+    assert len({t["marker"]["symbol"] for t in entries}) == 2
+    for entry in entries:
+        drawn = [t for t in found["differences"].spec["data"] if t.get("legendgroup") == entry["legendgroup"]]
+        assert {t["marker"]["symbol"] for t in drawn} == {entry["marker"]["symbol"]}
+    assert "One column per run, in each group from left to right CE and BCE: " in found["scores"].method
+    write_run(tmp_path, {"loss.name": "mse", "optim.epochs": 3})
+    assert "One column per run, losses side by side told apart by their marks: " in figures(tmp_path)["scores"].method
+
+
 def test_no_run_that_separates_is_none(tmp_path):
     write_comparison(tmp_path, seeds=2, **{"optim.epochs": 2})
     for path in tmp_path.iterdir():

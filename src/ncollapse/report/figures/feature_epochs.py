@@ -38,6 +38,10 @@ def draw_feature_epochs(variants: Sequence[Variant], epochs: Epochs) -> Figure |
         panels = [lay_cloud(t, latest(found, epoch)[1], r) for t, (_, _, found), r in zip(titles, runs, ranges)]
         positions.append((str(epoch), panels))
     last, panels = positions.pop()
+    numbered = any(trace["mode"] == "text" for panel in panels for trace in panel.traces)
+    marks = (
+        "numbers the classes, above the mean of their training samples" if numbered else "colours tell classes apart"
+    )
     equal_axes(panels, 1, square=True)
     columns = side_by_side(len(panels))
     spec = build(
@@ -53,9 +57,9 @@ def draw_feature_epochs(variants: Sequence[Variant], epochs: Epochs) -> Figure |
     return Figure(
         "feature-epochs",
         "Features over the epochs",
-        "Dots are training samples, circles test samples, numbers the classes, above the mean of their training "
-        "samples. Every epoch is drawn in the first two principal components of the last one and around its own mean, "
-        "so that positions and distances compare between epochs. First seed of each loss.",
+        f"Dots are training samples, circles test samples, {marks}. Every epoch is drawn in the first two principal "
+        "components of the last one and around its own mean, so that positions and distances compare between epochs. "
+        "First seed of each loss.",
         attach_slider(spec, positions, last),
         "Papyan et al. 2020, Fig. 1",
         result=describe_shrinking(runs),

@@ -54,7 +54,8 @@ def draw_embedding(
         "Tight clusters far from each other are compact and distinct features. Distances between clusters have no "
         "meaning in t\u2011SNE"
         + (", but do in the principal components, whose axes share one scale" if lower else "")
-        + ". Numbers mark the classes. First seed of each loss.",
+        + f". {'Numbers mark' if any(p.annotations for p in panels) else 'Colours tell apart'} the classes. First seed "
+        "of each loss.",
         build(
             panels,
             columns=side_by_side(len(upper)) if few or not lower else 4,
