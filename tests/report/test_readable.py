@@ -5,8 +5,10 @@ import json
 import math
 import re
 
+import numpy as np
 import pytest
 from rich.console import Console
+from safetensors.numpy import load_file, save_file
 
 from ncollapse.compare import compare_records
 from ncollapse.report import make_report
@@ -17,6 +19,7 @@ from ncollapse.report.long_tail import draw_rare
 from ncollapse.report.panels import Panel, build, log_axis, shorten_labels
 from ncollapse.report.terminal import print_comparison, print_packed
 from ncollapse.runs.record import read_runs
+from ncollapse.theory import certify, predict
 from reference.runs import write_comparison, write_run
 
 
@@ -159,6 +162,26 @@ def test_a_failed_loss_makes_no_crowd(tmp_path):
     write_run(tmp_path, {"optim.epochs": 3})
     write_run(tmp_path, {"loss.name": "mse", "optim.epochs": 3}, status="failed", epochs_done=0)
     assert not [s.id for s in make_report(tmp_path).sections if "Of many variants" in s.lead]
+
+
+def test_of_many_optimal_frames_the_nearest_is_drawn(tmp_path):
+    """MSE with d < K - 1: any d of the K - 1 directions are optimal, and none of them is a deviation."""
+    problem = {"num_classes": 6, "batch_size": 64, "weight_decay": 5e-3, "feature_decay": 5e-3, "dim": 3}
+    changes = {"loss.name": "mse", "optim.epochs": 3, "model.feature_dim": 3}
+    path = write_run(tmp_path, changes, num_classes=6)
+    posed = {"loss": "mse", "loss_params": {}, **problem}
+    rewrite(path, lambda row: row.update(prediction={**(row.get("prediction") or {}), "problem": posed}))
+    turn = np.linalg.qr(np.c_[np.ones(6), np.random.default_rng(0).normal(size=(6, 3))])[0][:, 1:].astype(np.float32)
+    arrays = load_file(path / "snapshot.safetensors")
+    save_file({**arrays, "weight": 3 * turn, "train.class_means": 2 * turn}, path / "snapshot.safetensors")
+    optimum = predict("mse", **problem)
+    weight, features = (turn * np.sqrt(e / 3) for e in (optimum.weight_energy, 6 * optimum.feature_energy))
+    turned = certify(features, np.arange(6), weight, np.full(6, optimum.bias), problem=optimum.problem)
+    assert turned.objective == pytest.approx(optimum.objective, rel=1e-6)
+    figure = figures(tmp_path)["frames-0"]
+    assert "Any 3 directions are optimal: the ideal is the optimum nearest to W." in figure.notes
+    apart = [np.array(trace["z"], dtype=float) for trace in figure.spec["data"][6:]]
+    assert max(np.abs(matrix).max() for matrix in apart) < 1e-3
 
 
 def test_frames_say_where_no_optimum_is_predicted(tmp_path):
