@@ -226,6 +226,9 @@ def test_curves(digits):
     gaps = [seen.certificate.gap for seen in watch.history]
     assert list(drawn["Certified gap to the optimum"].y) == pytest.approx(gaps, rel=1e-4)
     assert "Neural collapse over 1 epoch<" in figure.layout.title.text
+    titles = [re.sub("<[^>]*>", "", note.text) for note in figure.layout.annotations]
+    assert {"accuracy · uniform accuracy · NC4", "positive score · negative score · bias"} <= set(titles)
+    assert "10 classes" in figure.layout.title.text.partition("<br>")[2]
     dark = watch.plot(dark=True)
     assert [list(curve.y) for curve in dark.data] == [list(curve.y) for curve in figure.data]
     assert (figure.layout.paper_bgcolor, dark.layout.paper_bgcolor) == ("#ffffff", "#16181b")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,17 +124,28 @@ def fit_title(title: str, columns: int) -> str:
 
     >>> fit_title("BCE · cifar10 · resnet18 · batch 128 · epochs 40", columns=3)
     'BCE · cifar10 · resnet18 · …'
+    >>> fit_title('<span style="color:#004c8a">accuracy</span> · <span style="color:#a9340f">NC4</span>', 3)[-10:]
+    'NC4</span>'
     """
     room = (PAGE // columns - GAP_X) // LETTER
     first, *rest = title.split(" · ")
-    if len(title) <= room or not rest:
+    if count_letters(title) <= room or not rest:
         return title
     short = first
     for part in rest:
-        if len(f"{short} · {part} · …") > room:
+        if count_letters(f"{short} · {part} · …") > room:
             break
         short = f"{short} · {part}"
     return f"{short} · …"
+
+
+def count_letters(text: str) -> int:
+    """The letters of a text as plotly draws it: without tags, an escaped letter counted once.
+
+    >>> count_letters("<b>a &lt; b</b>")
+    5
+    """
+    return len(html.unescape(re.sub(r"<[^>]*>", "", text)))
 
 
 def shorten_labels(labels: Sequence[str], most: int = 60) -> list[str]:
