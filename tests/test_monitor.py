@@ -238,6 +238,17 @@ def test_curves(digits):
         nc.monitor(model, DataLoader(digits, 64)).plot()
 
 
+@pytest.mark.parametrize(("fields", "told"), [(["nc1"], ": NC1"), (["accuracy"], ": accuracy"), (["cdnv"], "</b><br>")])
+def test_fields_that_were_left_out_are_not_printed_as_numbers(digits, fields, told):
+    problem = nc.Problem("bce", 10, batch_size=50, features="relu", **DECAYS)
+    watch = nc.monitor(build(), DataLoader(digits, 64), problem=problem, fields=fields)
+    watch.observe()
+    assert "nan" not in str(watch)
+    title = watch.plot().layout.title.text
+    assert told in title
+    assert "nan" not in title
+
+
 def test_zeros_have_no_place_on_a_logarithmic_axis():
     """NC1 is 0 where every sample lies on its mean, an accuracy where all are wrong."""
     history = [Observation(e, Measurement(nc1=v, accuracy=v)) for e, v in enumerate((0.5, 0.0, 0.25))]

@@ -105,10 +105,9 @@ def _title(history: Sequence[Observation], theme: dict[str, str]) -> str:
         notes.append("dashed: the predicted optimum")
     if len(profiles) > 1:
         notes.append("by layer: " + _colour_names(dict(zip(profiles, CLASS_COLOURS)), theme))
-    text = (
-        f"<b>Neural collapse over {count(history[-1].epoch, 'epoch')}</b>: NC1 {last.nc1:.3g}, "
-        f"accuracy {last.accuracy:.1%}"
-    )
+    known = [f"NC1 {last.nc1:.3g}"] if math.isfinite(last.nc1) else []
+    known += [f"accuracy {last.accuracy:.1%}"] if math.isfinite(last.accuracy) else []
+    text = f"<b>Neural collapse over {count(history[-1].epoch, 'epoch')}</b>{': ' if known else ''}{', '.join(known)}"
     return f"{text}<br><sup>{'; '.join(notes)}</sup>"  # short lines: plotly's buttons stand at the end of the first
 
 
