@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ncollapse.compare.numbers import show
 from ncollapse.grammar import join
 from ncollapse.papers import landscapes
 from ncollapse.report.encoding import compact, compact_matrix
@@ -36,7 +35,7 @@ def draw_losses(steep: bool) -> Figure:
         angle = {"title": {"text": "angle", "standoff": 2}, "ticksuffix": "°", "showgrid": False, "range": [0, 90]}
         norm = {"title": {"text": "norm of the feature", "standoff": 4}, "showgrid": False, "range": [0, 6]}
         panels.append(Panel(escape(name), [contour, *arrows], norm, angle))
-    shares = [f"{show(share, 2)} ({name})" for name, share in landscapes.compute_shares().items()]
+    shares = [f"{share:.2f} ({name})".replace("-", "−") for name, share in landscapes.compute_shares().items()]
     return Figure(
         "landscape",
         "Over norm and angle",
