@@ -130,8 +130,10 @@ def _build_trunk(
 
 def _read_sides(image_size: int | Sequence[int]) -> tuple[int, int]:
     """Height and width."""
-    height, width = image_size if isinstance(image_size, Sequence) else (image_size, image_size)
-    return height, width
+    sides = tuple(image_size) if isinstance(image_size, Sequence) else (image_size, image_size)
+    if len(sides) != 2 or min(sides) < 1:
+        raise ValueError(f"image_size: expected a number of pixels, or (height, width), got {image_size!r}")
+    return sides
 
 
 def _build_head(
