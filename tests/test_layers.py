@@ -165,7 +165,10 @@ def test_a_profile_is_printed_and_drawn():
     header, *rows = str(profile).splitlines()
     assert header.split()[:3] == ["layer", "nc1", "nc2_means"]
     assert [row.split()[0] for row in rows] == ["stem", "head"]
-    assert [len(curve.x) for curve in profile.plot().data] == [2] * 5
+    figure = profile.plot()
+    assert [len(curve.x) for curve in figure.data] == [2] * 5
+    assert figure.layout.paper_bgcolor == "#ffffff"
+    assert figure.layout.margin.t >= 55, "plotly's buttons would cover the titles of the panels"
 
 
 def test_layers_share_the_memory(monkeypatch):

@@ -226,6 +226,9 @@ def test_curves(digits):
     gaps = [seen.certificate.gap for seen in watch.history]
     assert list(drawn["Certified gap to the optimum"].y) == pytest.approx(gaps, rel=1e-4)
     assert "Neural collapse over 1 epoch<" in figure.layout.title.text
+    titles = [re.sub("<[^>]*>", "", note.text) for note in figure.layout.annotations]
+    assert {"accuracy · uniform accuracy · NC4", "positive score · negative score · bias"} <= set(titles)
+    assert "10 classes" in figure.layout.title.text.partition("<br>")[2]
     dark = watch.plot(dark=True)
     assert [list(curve.y) for curve in dark.data] == [list(curve.y) for curve in figure.data]
     assert (figure.layout.paper_bgcolor, dark.layout.paper_bgcolor) == ("#ffffff", "#16181b")
@@ -233,6 +236,17 @@ def test_curves(digits):
     assert not [colour for colour in re.findall(r'"color":"([^"]*)"', dark.to_json()) if colour.startswith("var:")]
     with pytest.raises(ValueError, match="history: expected at least one observation, got none"):
         nc.monitor(model, DataLoader(digits, 64)).plot()
+
+
+@pytest.mark.parametrize(("fields", "told"), [(["nc1"], ": NC1"), (["accuracy"], ": accuracy"), (["cdnv"], "</b><br>")])
+def test_fields_that_were_left_out_are_not_printed_as_numbers(digits, fields, told):
+    problem = nc.Problem("bce", 10, batch_size=50, features="relu", **DECAYS)
+    watch = nc.monitor(build(), DataLoader(digits, 64), problem=problem, fields=fields)
+    watch.observe()
+    assert "nan" not in str(watch)
+    title = watch.plot().layout.title.text
+    assert told in title
+    assert "nan" not in title
 
 
 def test_zeros_have_no_place_on_a_logarithmic_axis():

@@ -90,7 +90,7 @@ def build(model: str, num_classes: int, shape: tuple[int, ...]) -> nn.Module:
     """The network of a name, for inputs of a shape; the working folder's modules can be imported."""
     if ":" in model and model.partition(":")[0] not in LIBRARIES:
         return call_factory(model, num_classes)
-    return create(model, num_classes, in_channels=shape[0], image_size=shape[-1] if len(shape) == 3 else 1)
+    return create(model, num_classes, in_channels=shape[0], image_size=shape[1:] or 1)
 
 
 def fill(network: nn.Module, path: str | os.PathLike[str]) -> tuple[str, ...]:

@@ -18,6 +18,12 @@ from torch import Tensor, nn
 
 from ncollapse.frames import simplex_etf
 
+TWO_OUTPUTS = (
+    "two classes are measured by two outputs, with the weights -w/2 and w/2 and the thresholds -b/2 and b/2 for a "
+    "single logit w h - b"
+)
+"""What to do with a classifier of one output."""
+
 
 @dataclass(frozen=True, eq=False)
 class Head:

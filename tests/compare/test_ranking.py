@@ -414,6 +414,18 @@ def test_settings_of_one_loss_each_compare_nothing(tmp_path):
     assert compare_records(read_runs(tmp_path)).verdict == "2 settings, each with one loss: nothing is compared."
 
 
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [(("mnist",), "it"), (("mnist", "svhn"), "both"), (("mnist", "svhn", "cifar10"), "all 3")],
+)
+def test_a_loss_that_wins_everywhere_is_said_to(tmp_path, data, told):
+    for name in data:
+        values = {"ce": {"test.accuracy": [0.9, 0.912]}, "bce": {"test.accuracy": [0.95, 0.96]}}
+        write_values(tmp_path, values, images=10000, **{"data.name": name})
+    write_run(tmp_path, {"data.name": "cifar100", "optim.epochs": 2}, snapshot=False)
+    assert f"On accuracy, BCE wins in {told}." in compare_records(read_runs(tmp_path)).verdict
+
+
 def test_wins_are_counted_in_every_setting(tmp_path):
     for data, gain in (("mnist", 0.05), ("cifar10", 0.04), ("cifar100", -0.05)):
         values = {"ce": {"test.accuracy": [0.9, 0.912]}, "bce": {"test.accuracy": [0.9 + gain, 0.91 + gain]}}

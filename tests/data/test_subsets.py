@@ -100,6 +100,7 @@ def test_random_labels_keep_counts_and_lose_meaning(digits):
         (lambda data: long_tail(data, 0.5), "factor"),
         (lambda data: step_imbalance(data, float("nan")), "ratio"),
         (lambda data: validation_split(data, 1.0), "fraction"),
+        (lambda data: validation_split(data, 0.001), "fraction: 0.001 of each class, rounded, leaves one part without"),
     ],
 )
 def test_impossible_subsets_are_refused(digits, call, match):

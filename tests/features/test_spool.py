@@ -24,6 +24,16 @@ def test_batches_come_back_any_number_of_times(limit, dtype):
         assert spool.counts(4).tolist() == torch.cat([y for _, y in batches]).bincount(minlength=4).tolist()
 
 
+@pytest.mark.parametrize("labels", [[0.7, 1.2], [False, True]])
+def test_labels_that_are_no_integers_are_refused_and_not_cut_off(labels):
+    model = torch.nn.Linear(3, 2)
+    batches = [(torch.randn(2, 3), torch.tensor(labels))]
+    kind = str(batches[0][1].dtype).removeprefix("torch.")
+    for measure in (nc.measure_layers, lambda *arguments: nc.monitor(*arguments).observe()):
+        with pytest.raises(ValueError, match=rf"^labels: expected integers 0..K-1, got {kind}; .*labels.long\(\)"):
+            measure(torch.nn.Sequential(model), batches)
+
+
 def test_measured_from_disk_as_from_memory():
     torch.manual_seed(0)
     x, y = torch.randn(90, 6), torch.arange(90) % 3

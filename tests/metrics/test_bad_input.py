@@ -55,6 +55,7 @@ class Changing:
         ((H, Y, W, torch.full((4,), math.inf)), ["bias", "Inf"]),
         ((H, Y, W, None, 5), ["num_classes", "5", "4"]),
         ((H, Y, None, None, 2), ["labels", "0..1", "3"]),
+        ((H, Y % 2, W[:1]), ["labels", "one class", "got 1", "two outputs", "single logit w h - b"]),
         ((H, Y, None, None, 0), ["num_classes", "0"]),
         ((H, Y, W, None, "4"), ["num_classes", "a whole number", "'4'"]),
         (([], None, W), ["features", "N = 0"]),

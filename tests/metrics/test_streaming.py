@@ -436,6 +436,9 @@ def test_plot_draws_curves(data):
     assert drawn["cdnv"].visible == "legendonly"
     assert figure.layout.yaxis.type == "log"
     assert {curve.name for curve in metric.plot().data} >= {"nc1", "nc2_means"}
+    curves = metric.plot(metric.compute(head=torch.nn.Linear(metric.dim, metric.num_classes))).data
+    assert [curve.name for curve in curves[:3]] == ["nc1", "nc2", "nc3"], "the curves drawn share no colour"
+    assert [curve.name for curve in curves if curve.visible is True] == ["nc1", "nc2", "nc3"]
     with pytest.raises(ValueError, match="no curve"):
         metric.plot([])
     holes = metric.plot([{"nc1": 1.0, "up": -2.0}, {"nc1": 0.0, "up": -1.0}, {"nc1": math.inf}, {"nc1": 2.0}]).data

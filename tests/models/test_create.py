@@ -212,6 +212,13 @@ def test_trunks_start_as_torchvisions_do(name):
         ({"num_classes": 1}, "num_classes"),
         ({"name": "vit-small", "feature_dim": 10}, "feature_dim_linear"),
         ({"name": "vit-small", "image_size": 130}, "multiple of the patch"),
+        (
+            {"image_size": (3, 32, 32)},
+            r"image_size: expected a number of pixels, or \(height, width\), got \(3, 32, 32\)",
+        ),
+        ({"image_size": 0}, "image_size: expected a number of pixels, .* got 0"),
+        ({"name": "vit-small", "image_size": (32, 64)}, "image_size: vit-small takes square images, got 32 x 64"),
+        ({"name": "densenet121-small", "image_size": (14, 40)}, "image_size: .* at least 15, got 14"),
         ({"name": "densenet121-small", "image_size": 14}, "image_size: densenet121-small .* at least 15, got 14"),
         ({"name": "densenet121", "image_size": 28, "stem": "imagenet"}, "image_size: .* at least 29, got 28"),
     ],

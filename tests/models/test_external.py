@@ -40,14 +40,14 @@ def test_the_last_linear_layer_is_taken_off():
     x = torch.randn(4, 3, 8, 8)
     module.eval()
     expected = module.classifier[:3](module.features(x).mean((2, 3)))
-    trunk, width, kind = take_trunk(module, 3, 8)
+    trunk, width, kind = take_trunk(module, 3, (8, 8))
     assert (width, kind) == (5, "relu")
     assert torch.equal(trunk(x), expected)
     assert not trunk.training
 
 
 def test_get_classifier_comes_first():
-    trunk, width, kind = take_trunk(TimmLike(), 3, 8)
+    trunk, width, kind = take_trunk(TimmLike(), 3, (8, 8))
     assert (width, kind) == (9, "free")
     assert trunk(torch.randn(2, 3, 8, 8)).shape == (2, 9)
     assert trunk.training
@@ -55,7 +55,7 @@ def test_get_classifier_comes_first():
 
 def test_a_network_without_classifier_is_refused():
     with pytest.raises(ValueError, match="no linear classifier"):
-        take_trunk(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), 3, 8)
+        take_trunk(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), 3, (8, 8))
 
 
 @pytest.mark.parametrize("name", ["timm:resnet18", "torchvision:resnet18"])
@@ -197,6 +197,36 @@ def test_a_factory_s_network_takes_vectors():
 def test_a_factory_s_network_that_does_not_fit_is_named(factory, size, message):
     with pytest.raises(ValueError, match=message):
         create(f"{__name__}:{factory}", 5, in_channels=3, image_size=size)
+
+
+class WideImages(nn.Module):
+    """A network that fits images of 4 x 6 pixels alone."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(3 * 4 * 6, 7), nn.ReLU())
+        self.fc = nn.Linear(7, num_classes)
+
+    def forward(self, x):
+        return self.fc(self.body(x))
+
+
+@pytest.mark.parametrize("name", [f"{__name__}:WideImages", "mlp-small", "mlp-20", "resnet32"])
+def test_images_need_not_be_square(name):
+    network = create(name, 5, in_channels=3, image_size=(4, 6))
+    assert network(torch.randn(2, 3, 4, 6)).shape == (2, 5)
+
+
+def make_linear(num_classes):
+    return nn.Linear(12, num_classes)
+
+
+def test_a_single_linear_layer_is_a_linear_probe():
+    network = create(f"{__name__}:make_linear", 5, in_channels=12, image_size=1)
+    x = torch.randn(4, 12)
+    assert torch.equal(network.features(x), x)
+    with pytest.raises(ValueError, match=r"model: Linear that is a single linear layer: expected features \[2, 12\]"):
+        create(f"{__name__}:make_linear", 5, in_channels=3, image_size=2)
 
 
 def test_a_width_cannot_be_given_to_a_network_of_one_s_own():

@@ -195,6 +195,28 @@ def test_long_names_cover_nothing_and_are_drawn_in_full(chromium, tmp_path, widt
     context.close()
 
 
+@pytest.mark.parametrize("width", [390, 768, 1200])
+def test_the_buttons_of_a_figure_cover_no_entry_of_its_legend(chromium, tmp_path, width):
+    """They are invisible until the pointer is over the figure, and would take the click meant for the entry."""
+    from ncollapse.report import write_report
+    from reference.runs import write_comparison
+
+    context = chromium.new_context(viewport={"width": width, "height": 900})
+    page = context.new_page()
+    page.goto(write_report(write_comparison(tmp_path, ("ce", "bce", "focal"), **{"optim.epochs": 4})).as_uri())
+    page.wait_for_selector("html[data-ready=true]", timeout=120000)
+    covered = """figures => figures.filter(f => f.querySelector('.modebar')).map(f => {
+        const bar = f.querySelector('.modebar').getBoundingClientRect();
+        const meets = r => r.left < bar.right && r.right > bar.left && r.top < bar.bottom && r.bottom > bar.top;
+        const parts = [...f.querySelectorAll('.legend .traces, .annotation, .xtick, .xtitle')];
+        return [f.id, bar.width, parts.filter(e => meets(e.getBoundingClientRect())).map(e => e.textContent)];
+    })"""
+    found = page.eval_on_selector_all("figure", covered)
+    assert len(found) >= 8
+    assert all(breadth > 50 and not texts for _, breadth, texts in found), found
+    context.close()
+
+
 def test_the_answer_comes_first(hostile_page, hostile_folder):
     from ncollapse.compare import compare_records
     from ncollapse.runs.record import read_runs

@@ -228,13 +228,16 @@ def test_captions_speak_of_predictions_where_they_are_drawn(tmp_path):
     assert read_captions() == (False, False)
 
 
-@pytest.mark.parametrize(("losses", "columns"), [(1, 1), (2, 2), (4, 2), (5, 3)])
-def test_panels_of_losses_stand_side_by_side_on_a_page(tmp_path, losses, columns):
+@pytest.mark.parametrize(
+    ("losses", "width", "columns"),
+    [(1, 920, 1), (2, 920, 2), (3, 920, 3), (4, 920, 2), (5, 920, 3), (3, 768, 2), (5, 768, 2), (5, 358, 1)],
+)
+def test_panels_of_losses_stand_side_by_side_on_a_page(tmp_path, losses, width, columns):
     for name in ("ce", "bce", "focal", "ls", "mse")[:losses]:
-        write_run(tmp_path, {"loss.name": name, "optim.epochs": 4})
+        write_run(tmp_path, {"loss.name": name, "optim.epochs": 4}, epoch_snapshots=True)
     figures = {figure.id: figure.spec for figure in make_report(tmp_path).figures}
-    for id in ("phases", "landscapes"):
-        layout = arrange(figures[id], 920)["layout"]
+    for id in ("phases", "landscapes", "embedding", "feature-epochs"):
+        layout = arrange(figures[id], width)["layout"]
         panels = layout["meta"]["panels"]
         starts = {layout[f"xaxis{n or ''}"]["domain"][0] for n in (None, *range(2, panels + 1))}
         assert len(starts) == min(columns, panels), id

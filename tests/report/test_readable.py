@@ -5,8 +5,10 @@ import json
 import math
 import re
 
+import numpy as np
 import pytest
 from rich.console import Console
+from safetensors.numpy import load_file, save_file
 
 from ncollapse.compare import compare_records
 from ncollapse.report import make_report
@@ -17,6 +19,7 @@ from ncollapse.report.long_tail import draw_rare
 from ncollapse.report.panels import Panel, build, log_axis, shorten_labels
 from ncollapse.report.terminal import print_comparison, print_packed
 from ncollapse.runs.record import read_runs
+from ncollapse.theory import certify, predict
 from reference.runs import write_comparison, write_run
 
 
@@ -38,9 +41,13 @@ def test_two_classes_have_no_curve_of_nc2(tmp_path):
     for loss in ("ce", "bce"):
         path = write_run(tmp_path, {"loss.name": loss, "optim.epochs": 4}, num_classes=2)
         rewrite(path, lambda row: row["train"].update(nc2=1.57e-16))
-    titles = [note["text"] for note in figures(tmp_path)["collapse"].spec["layout"]["annotations"]]
+    figure = figures(tmp_path)["collapse"]
+    titles = [note["text"] for note in figure.spec["layout"]["annotations"]]
     assert "<b>train NC1</b>" in titles
     assert "<b>train NC2</b>" not in titles
+    assert figure.title == "NC1 and NC3 over epochs"
+    assert "same on the test set" not in figure.method
+    assert "with two classes it is always 0" in figure.method
 
 
 @pytest.mark.parametrize("values", [[1e-39, 1e42], [3e-7, 2e5], [4e5, 3e7], [0.3, 4.2], [0.01, 0.2]])
@@ -102,6 +109,48 @@ def test_images_of_several_seeds_are_a_mean_with_one_decimal(seeds, tmp_path):
         assert re.fullmatch(r"\d+(\.[1-9])?", share)
 
 
+@pytest.mark.parametrize("rate", [0.04, 0.97])
+def test_the_axis_of_the_card_stays_between_0_and_1(rate, tmp_path):
+    """Wide intervals reach beyond what a rate can be; the axis must not, nor may it hide that it does."""
+    for loss in ("ce", "bce"):
+        for seed in range(2):
+            path = write_run(tmp_path, {"loss.name": loss, "seed": seed, "optim.epochs": 3})
+            rewrite(path, lambda row, seed=seed: row["test"].update(accuracy=rate + 0.02 * (seed - 0.5)))
+    found = compare_records(read_runs(tmp_path))
+    (strip,) = make_answer(found).strips
+    key = found.rankings[0].quantity.key
+    low, high = (float(end.removesuffix(" %")) / 100 for end in strip.axis)
+    assert 0 <= low < high <= 1
+    for row in strip.rows:
+        place = (row.finding.estimates[key].mean - low) / (high - low)
+        assert row.at == pytest.approx(place, abs=2e-3)
+
+
+def test_many_classes_are_not_said_to_carry_numbers(tmp_path):
+    for name, classes in (("few", 10), ("many", 25)):
+        write_run(tmp_path / name, {"optim.epochs": 3}, num_classes=classes, per_class=4, epoch_snapshots=True)
+    few, many = (figures(tmp_path / name) for name in ("few", "many"))
+    for id in ("embedding", "feature-epochs"):
+        assert "numbers" in few[id].method.lower()
+        assert "numbers" not in many[id].method.lower()
+        assert "colours tell" in many[id].method.lower()
+
+
+def test_settings_of_one_loss_differ_in_their_markers_and_columns_are_named(tmp_path):
+    for optimiser in ("sgd", "adamw"):
+        write_comparison(tmp_path, ("ce", "bce"), seeds=2, **{"optim.name": optimiser, "optim.epochs": 3})
+    found = figures(tmp_path)
+    entries = [t for t in found["differences"].spec["data"] if t.get("showlegend")]
+    assert [t["name"] for t in entries] == ["BCE · AdamW", "BCE · SGD"]
+    assert len({t["marker"]["symbol"] for t in entries}) == 2
+    for entry in entries:
+        drawn = [t for t in found["differences"].spec["data"] if t.get("legendgroup") == entry["legendgroup"]]
+        assert {t["marker"]["symbol"] for t in drawn} == {entry["marker"]["symbol"]}
+    assert "One column per run, in each group from left to right CE and BCE: " in found["scores"].method
+    write_run(tmp_path, {"loss.name": "mse", "optim.epochs": 3})
+    assert "One column per run, losses side by side told apart by their marks: " in figures(tmp_path)["scores"].method
+
+
 def test_no_run_that_separates_is_none(tmp_path):
     write_comparison(tmp_path, seeds=2, **{"optim.epochs": 2})
     for path in tmp_path.iterdir():
@@ -113,6 +162,26 @@ def test_a_failed_loss_makes_no_crowd(tmp_path):
     write_run(tmp_path, {"optim.epochs": 3})
     write_run(tmp_path, {"loss.name": "mse", "optim.epochs": 3}, status="failed", epochs_done=0)
     assert not [s.id for s in make_report(tmp_path).sections if "Of many variants" in s.lead]
+
+
+def test_of_many_optimal_frames_the_nearest_is_drawn(tmp_path):
+    """MSE with d < K - 1: any d of the K - 1 directions are optimal, and none of them is a deviation."""
+    problem = {"num_classes": 6, "batch_size": 64, "weight_decay": 5e-3, "feature_decay": 5e-3, "dim": 3}
+    changes = {"loss.name": "mse", "optim.epochs": 3, "model.feature_dim": 3}
+    path = write_run(tmp_path, changes, num_classes=6)
+    posed = {"loss": "mse", "loss_params": {}, **problem}
+    rewrite(path, lambda row: row.update(prediction={**(row.get("prediction") or {}), "problem": posed}))
+    turn = np.linalg.qr(np.c_[np.ones(6), np.random.default_rng(0).normal(size=(6, 3))])[0][:, 1:].astype(np.float32)
+    arrays = load_file(path / "snapshot.safetensors")
+    save_file({**arrays, "weight": 3 * turn, "train.class_means": 2 * turn}, path / "snapshot.safetensors")
+    optimum = predict("mse", **problem)
+    weight, features = (turn * np.sqrt(e / 3) for e in (optimum.weight_energy, 6 * optimum.feature_energy))
+    turned = certify(features, np.arange(6), weight, np.full(6, optimum.bias), problem=optimum.problem)
+    assert turned.objective == pytest.approx(optimum.objective, rel=1e-6)
+    figure = figures(tmp_path)["frames-0"]
+    assert "Any 3 directions are optimal: the ideal is the optimum nearest to W." in figure.notes
+    apart = [np.array(trace["z"], dtype=float) for trace in figure.spec["data"][6:]]
+    assert max(np.abs(matrix).max() for matrix in apart) < 1e-3
 
 
 def test_frames_say_where_no_optimum_is_predicted(tmp_path):

@@ -356,7 +356,7 @@ def test_the_page_of_gradients_draws_their_size(tmp_path):
     outcome = evaluate(get_experiment("mse-landscape/figure-8"), [])
     path = write_landscape(tmp_path / "page.html", outcome)
     (spec,) = read_specs(path.read_text(encoding="utf-8"))
-    assert "-0.01 (MSE, alpha = 5, M = 1)" in path.read_text(encoding="utf-8")
+    assert "−0.01 (MSE, alpha = 5, M = 1)" in path.read_text(encoding="utf-8")
     field = landscapes.compute_panels()["CE"]
     trace = [t for t in spec["data"] if t["type"] == "contour"][1]
     wrong = np.hypot(field.d_norm, field.d_angle)

@@ -1,10 +1,12 @@
 """What runs cost before they start: counted by hand, and compared with what a run then writes."""
 
 import json
+import math
 
 import numpy as np
 import pytest
 
+from ncollapse import Loss
 from ncollapse.sweep import preview as module
 from ncollapse.sweep.preview import describe_settings, preview
 from ncollapse.train import recipes, run
@@ -46,6 +48,26 @@ def test_a_mistake_in_a_loss_leaves_the_cost_unknown(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "time_run", fail)
     assert preview([SHORT], tmp_path).untimed == "KeyError: 'logits'"
+
+
+class Refusing(Loss):
+    def forward(self, logits, target):
+        raise ValueError("a mistake of the user's own")
+
+
+class Undefined(Loss):
+    def forward(self, logits, target):
+        return math.nan * logits.sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [("Refusing", "a mistake of the user's own"), ("Undefined", "the loss of the first steps is not finite")],
+)
+def test_a_loss_that_fails_stops_no_other_run(tmp_path, loss, reason):
+    """Before a comparison only what all runs share may end it: a ValueError of one loss is the matter of its runs."""
+    recipes = [SHORT.override(loss__name=name) for name in (f"{__name__}:{loss}", "ce")]
+    assert preview(recipes, tmp_path).untimed == reason
 
 
 @pytest.mark.parametrize(

@@ -315,6 +315,10 @@ def test_a_problem_and_the_point_must_fit():
     assert nc.certify(h, y, w, 0 * b, problem.replace(bias=False)) == nc.certify(h, y, w, None, problem)
     with pytest.raises(ValueError, match="features='relu' is for non-negative ones"):
         nc.certify(h, y, w, b, problem.replace(features="relu"))
+    with pytest.raises(
+        ValueError, match="weight: expected a row for each of 2 or more classes, got 1; two classes are"
+    ):
+        nc.certify(torch.ones(2, 3), torch.arange(2), torch.ones(1, 3), weight_decay=1e-3, feature_decay=1e-3)
     with pytest.raises(TypeError, match="weight_decay is missing"):
         nc.certify(h, y, w, b)
 

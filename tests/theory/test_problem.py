@@ -76,6 +76,10 @@ def test_mu_does_not_underflow():
         ({"per_class": None, "class_counts": [3, -1, 1]}, "class_counts must not be negative: class 1 has -1"),
         ({"per_class": None, "class_counts": [0, 0, 0]}, "class_counts must not all be 0"),
         ({"per_class": None, "class_counts": [3, 1]}, "2 entries but num_classes is 3"),
+        (
+            {"num_classes": None, "per_class": None, "class_counts": [3]},
+            "class_counts: expected the samples of at least 2 classes, got 1 entry",
+        ),
         ({"features": "tanh"}, "features: expected one of free, relu, got 'tanh'"),
         ({"loss": "hinge"}, "loss: expected one of ce, bce, focal, ls, mse"),
         ({"loss": nc.BinaryLoss()}, "one logit a class"),

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ncollapse import Loss
 from ncollapse.console import clean
 from ncollapse.metrics import measure
 from ncollapse.models import create
@@ -197,6 +198,37 @@ def test_missing_data_leave_nothing_behind(tmp_path, name):
     with pytest.raises(FileNotFoundError, match=r"mine|batches\.meta|train-images"):
         run(recipe, tmp_path / "out", device="cpu", data_root=tmp_path)
     assert not (tmp_path / "out").exists()
+
+
+def test_classes_too_small_for_a_test_set_are_named(tmp_path):
+    np.savez(tmp_path / "few.npz", images=np.eye(10, dtype=np.float32), labels=np.arange(10) % 5)
+    recipe = SHORT.override(data__name=f"npz:{tmp_path / 'few.npz'}")
+    with pytest.raises(
+        ValueError, match=r"^data: npz:.*few.npz has too few samples to hold out a fifth .*: the largest class has 2"
+    ):
+        load_splits(recipe, None)
+    np.savez(tmp_path / "few.npz", images=np.eye(15, dtype=np.float32), labels=np.arange(15) % 5)
+    assert len(load_splits(recipe, None)["test"]) == 5
+    with pytest.raises(ValueError, match=r"^data.validation = 0.01: fraction: 0.01 of each class"):
+        load_splits(recipe.override(data__validation=0.01), None)
+
+
+class Unreduced(Loss):
+    def forward(self, logits, target):
+        return torch.nn.functional.cross_entropy(logits, target, reduction="none")
+
+
+class Plain(Loss):
+    def forward(self, logits, target):
+        return 1.0
+
+
+@pytest.mark.parametrize("model", ["mlp-small", "resnet32"])  # with the loop's own gradients, and with autograd's
+@pytest.mark.parametrize(("loss", "got"), [("Unreduced", r"a tensor of shape \[64\]"), ("Plain", "float")])
+def test_a_loss_that_is_no_mean_is_named(tmp_path, model, loss, got):
+    recipe = SHORT.override(loss__name=f"{__name__}:{loss}", model__name=model)
+    with pytest.raises(ValueError, match=rf"^loss: expected .*{loss}.*, got ({got})$"):
+        run(recipe, tmp_path, device="cpu")
 
 
 def test_a_name_is_no_recipe(tmp_path):
@@ -472,6 +504,14 @@ def test_every_recipe_builds_and_trains_a_step(name, toy, tmp_path):
     moved = [key for key, value in ready.model.named_parameters() if not torch.equal(value, before[key])]
     assert "head.weight" in moved
     assert len(moved) > 0.9 * len(before)
+
+
+def test_images_that_are_not_square_are_trained_on(tmp_path):
+    labels = np.arange(20) % 2
+    images = np.random.default_rng(0).integers(0, 256, (20, 5, 7, 3), dtype=np.uint8)
+    np.savez(tmp_path / "wide.npz", images=images, labels=labels)
+    recipe = recipes.get("digits").override(data__name=f"npz:{tmp_path / 'wide.npz'}", optim__epochs=1)
+    assert run(recipe, tmp_path / "runs", device="cpu")["status"] == "finished"
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,10 @@ def describe_contexts(rankings: Sequence[Ranking | None]) -> str:
             name = _loss(ranking.places[0])
             wins[name] = wins.get(name, 0) + 1
     told = [f"{name} wins in {number}" for name, number in sorted(wins.items(), key=lambda item: -item[1])]
+    if list(wins.values()) == [len(seeded)]:
+        told = [
+            f"{name} wins in {_share(len(seeded), len(seeded)).lower() if len(seeded) > 1 else 'it'}" for name in wins
+        ]
     open_cases = len(seeded) - sum(wins.values())
     if not wins:
         told = ["no loss wins in it" if open_cases == 1 else "no loss wins in any of them"]

@@ -94,8 +94,12 @@ def describe_counts(samples: Dataset | FolderDataset) -> str:
 
     >>> describe_counts(load("digits"))
     'training samples a class: 139 (8) to 146 (1), ratio 1.05'
+    >>> describe_counts(load("gaussian:per_class=20"))
+    'training samples a class: 20'
     """
     counts = samples.counts()
+    if len(set(counts)) == 1:
+        return f"training samples a class: {counts[0]}"
     least, most = (pick(range(len(counts)), key=counts.__getitem__) for pick in (min, max))
     ratio = counts[most] / counts[least] if counts[least] else float("inf")
     ends = [f"{counts[label]} ({samples.classes[label]})" for label in (least, most)]

@@ -95,7 +95,10 @@ def validation_split(dataset: Data, fraction: float = 0.1, seed: int = 0) -> tup
         raise ValueError(f"fraction: expected a value strictly between 0 and 1, got {fraction}")
     rest, held = split_stratified(dataset.labels, fraction, seed)
     if len(rest) == 0 or len(held) == 0:
-        raise ValueError(f"fraction {fraction} of {len(dataset)} samples leaves one part empty")
+        raise ValueError(
+            f"fraction: {fraction} of each class, rounded, leaves one part without samples (the largest class has "
+            f"{max(dataset.counts())})"
+        )
     kept = dataset.select(rest, draw="validation_split", fraction=fraction, seed=seed, part="rest")
     validation = dataset.select(held, draw="validation_split", fraction=fraction, seed=seed, part="held out")
     return kept, replace(validation, split="validation")

@@ -19,7 +19,7 @@ from ncollapse.features.isolation import undisturbed
 from ncollapse.features.layers import LayerTaps
 from ncollapse.features.taps import ClassifierTap
 from ncollapse.features.tokens import TokenRule, TokenSelection
-from ncollapse.heads import Head
+from ncollapse.heads import TWO_OUTPUTS, Head
 
 Model: TypeAlias = nn.Module | Callable[..., Any]
 Split: TypeAlias = Callable[[Any], tuple[Any, Any]]
@@ -209,10 +209,7 @@ def _drop_ignored(taken: Taken, ignore_index: int) -> Taken:
 
 def _refuse_single(head: Head | None, layer: str | None) -> Head | None:
     if head is not None and head.num_classes == 1:
-        raise ValueError(
-            f"model: its classifier {layer!r} has one output; two classes are measured by two, with the weights -w/2 "
-            "and w/2 and the thresholds -b/2 and b/2 for a single logit w h - b"
-        )
+        raise ValueError(f"model: its classifier {layer!r} has one output; {TWO_OUTPUTS}")
     return head
 
 

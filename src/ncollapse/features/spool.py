@@ -10,6 +10,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from ncollapse.metrics.batches import check_shape
+
 if TYPE_CHECKING:
     from ncollapse.features.extraction import Taken
 
@@ -74,11 +76,11 @@ class FeatureSpool:
         self.add(taken.features, taken.labels)
 
     def add(self, features: Tensor, labels: Tensor) -> None:
-        """Add a batch; both are copied to the host."""
+        """Add a batch of integer labels; both are copied to the host."""
         if self.dim is not None and features.shape[1] != self.dim:
             raise ValueError(f"features: width {features.shape[1]} after batches of width {self.dim}")
         self.dim = features.shape[1]
-        self._add_labels(labels)
+        self._add_labels(check_shape(labels, len(features)))
         size = features.numel() * features.element_size()
         if size <= self.room:
             self.room -= size

@@ -86,6 +86,8 @@ class Loss(nn.Module):
         with torch.enable_grad():
             leaf = logits.detach().requires_grad_()
             value: Tensor = self(leaf, target)
+            if not isinstance(value, Tensor):
+                raise ValueError(f"loss: expected {self.name} to return a tensor, got {type(value).__name__}")
             (gradient,) = torch.autograd.grad(value.sum(), leaf)
         return value.detach(), gradient
 

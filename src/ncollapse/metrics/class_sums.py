@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ncollapse.heads import TWO_OUTPUTS
+
 from .batches import Source, refuse_inferred, refuse_non_finite
 from .rows import add_by_class, invert, square_norms
 from .similarity import DirectionSums
@@ -99,6 +101,10 @@ def _grow(values: Tensor, rows: int) -> Tensor:
 
 def refuse_large_labels(largest: int, num_classes: int) -> None:
     """Raise for a label that names no class."""
+    if largest >= num_classes == 1:
+        raise ValueError(
+            f"labels: expected 0 alone for the one class of num_classes or weight, got {largest}; {TWO_OUTPUTS}"
+        )
     if largest >= num_classes:
         raise ValueError(f"labels: expected integers 0..{num_classes - 1} for {num_classes} classes, got {largest}")
 

@@ -27,7 +27,7 @@ def draw_curves(results: Sequence[Mapping[str, Any]], at: Sequence[float] | None
     names = list(dict.fromkeys(name for result in results for name in result))
     shown = [name for name in SHOWN if name in names] or names[:3]
     figure = go.Figure()
-    for name in names:
+    for name in [*shown, *(name for name in names if name not in shown)]:  # plotly has ten colours, given in this order
         values = [float(result.get(name, math.nan)) for result in results]
         heights = [value if value > 0 and math.isfinite(value) else None for value in values]
         if any(height is not None for height in heights):

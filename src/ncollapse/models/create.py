@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -45,7 +46,7 @@ def create(
     num_classes: int,
     *,
     in_channels: int = 3,
-    image_size: int = 32,
+    image_size: int | Sequence[int] = 32,
     feature_dim: int | None = None,
     feature_dim_linear: int | None = None,
     head: str = "linear",
@@ -60,6 +61,7 @@ def create(
     name: one of NAMES, "mlp-WIDTH" (6 layers), "timm:NAME" or "torchvision:NAME" (extra `vision`), or
         "package.module:factory" for a function of your own, whose network's last linear layer is replaced by `head`.
         Perceptrons and networks of your own take vectors too: in_channels=d, image_size=1.
+    image_size: pixels a side, or (height, width) of images that are not square.
     feature_dim: the width of the last block's output, so that features stay ReLU outputs.
     feature_dim_linear: the width of a bias-free linear projection after pooling; the features are then free.
     head: "linear", or "etf" for a fixed simplex ETF. bias, bias_init, problem: see LinearHead.
@@ -78,7 +80,7 @@ def create(
     if feature_dim_linear is not None and feature_dim_linear < 1:
         raise ValueError(f"feature_dim_linear: expected at least 1, got {feature_dim_linear}")
     trunk, width, kind = _build_trunk(
-        name, num_classes, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim, stem=stem
+        name, num_classes, in_channels=in_channels, sides=_read_sides(image_size), feature_dim=feature_dim, stem=stem
     )
     dim = width if feature_dim_linear is None else feature_dim_linear
     classifier = _build_head(head, dim, num_classes, bias=bias, bias_init=bias_init, problem=problem)
@@ -103,19 +105,23 @@ def perceptron_shape(name: str) -> tuple[int, int] | None:
 
 
 def _build_trunk(
-    name: str, num_classes: int, *, in_channels: int, image_size: int, feature_dim: int | None, stem: str
+    name: str, num_classes: int, *, in_channels: int, sides: tuple[int, int], feature_dim: int | None, stem: str
 ) -> tuple[nn.Module, int, FeatureKind]:
     if ":" in name and is_known(name):
         from ncollapse.models.external import build_external
 
-        return build_external(
-            name, num_classes, in_channels=in_channels, image_size=image_size, feature_dim=feature_dim
-        )
-    inputs = in_channels * image_size**2
+        return build_external(name, num_classes, in_channels=in_channels, sides=sides, feature_dim=feature_dim)
+    height, width = sides
+    inputs = in_channels * height * width
     if shape := perceptron_shape(name):
         return *build_mlp(inputs, *shape, feature_dim=feature_dim), "relu"
     if name == "vit-small":
-        return *build_vit(in_channels=in_channels, image_size=image_size, feature_dim=feature_dim), "free"
+        if height != width:
+            raise ValueError(
+                f"image_size: vit-small takes square images, got {height} x {width}; scale them to one size a side "
+                "(--image-size for a command)"
+            )
+        return *build_vit(in_channels=in_channels, image_size=height, feature_dim=feature_dim), "free"
     if not is_known(name):
         raise ValueError(f"model: expected {KNOWN}, got {name!r}")
     if name == "resnet32":
@@ -123,13 +129,21 @@ def _build_trunk(
     if name in SHAPES:
         halvings = 2 * (stem == "imagenet") or int(name == "densenet121-small")
         least = 8 * 2**halvings - (2**halvings - 1)  # the stem rounds up, the three transitions down
-        if image_size < least:
-            raise ValueError(f"image_size: {name} with the {stem} stem needs at least {least}, got {image_size}")
+        if min(sides) < least:
+            raise ValueError(f"image_size: {name} with the {stem} stem needs at least {least}, got {min(sides)}")
         return *build_densenet(name, in_channels=in_channels, stem=stem, feature_dim=feature_dim), "relu"
     family, _, factor = name.removeprefix("wide-").partition("-")
     depth = int(family.removeprefix("resnet"))
     built = build_resnet(depth, in_channels=in_channels, stem=stem, feature_dim=feature_dim, width=float(factor or 1))
     return *built, "relu"
+
+
+def _read_sides(image_size: int | Sequence[int]) -> tuple[int, int]:
+    """Height and width."""
+    sides = tuple(image_size) if isinstance(image_size, Sequence) else (image_size, image_size)
+    if len(sides) != 2 or min(sides) < 1:
+        raise ValueError(f"image_size: expected a number of pixels, or (height, width), got {image_size!r}")
+    return sides
 
 
 def _build_head(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 
 import torch
@@ -15,14 +16,14 @@ HOMES = ("fc", "classifier", "head", "heads")
 
 
 def build_external(
-    name: str, num_classes: int, *, in_channels: int, image_size: int, feature_dim: int | None
+    name: str, num_classes: int, *, in_channels: int, sides: tuple[int, int], feature_dim: int | None
 ) -> tuple[nn.Module, int, FeatureKind]:
     """Return the trunk of "timm:NAME" or "torchvision:NAME", not pretrained, or of "package.module:factory"."""
     library, _, model = name.partition(":")
     if feature_dim is not None:
         raise ValueError(f"feature_dim: cannot change {name}; use feature_dim_linear")
     if library not in LIBRARIES:
-        return take_trunk(call_factory(name, num_classes), in_channels, image_size, num_classes)
+        return take_trunk(call_factory(name, num_classes), in_channels, sides, num_classes)
     try:
         if library == "timm":
             module = import_module("timm").create_model(model, pretrained=False, in_chans=in_channels)
@@ -30,25 +31,28 @@ def build_external(
             module = import_module("torchvision.models").get_model(model, weights=None)
     except ImportError as error:
         raise ImportError(f"{name} needs {library}: pip install 'ncollapse[vision]'") from error
-    return take_trunk(module, in_channels, image_size)
+    return take_trunk(module, in_channels, sides)
 
 
 def take_trunk(
-    module: nn.Module, in_channels: int, image_size: int, num_classes: int | None = None
+    module: nn.Module, in_channels: int, sides: tuple[int, int], num_classes: int | None = None
 ) -> tuple[nn.Module, int, FeatureKind]:
     """Replace a network's last linear layer by the identity, so that its output is the feature vector.
 
     The layer is what `get_classifier()` returns (timm), the last linear layer of fc, classifier, head or heads
     (torchvision), or else, where `num_classes` is given, the last linear layer with that many outputs. Features count
-    as "relu" if none is negative on a probe: two images, or two vectors if the image size is 1.
+    as "relu" if none is negative on a probe: two images of these sides, or two vectors if both are 1.
     """
+    kind = type(module).__name__
     where, linear = _find_classifier(module, num_classes)
     parent, _, leaf = where.rpartition(".")
-    setattr(module.get_submodule(parent), leaf, nn.Identity())
-    shape = (in_channels, image_size, image_size) if image_size > 1 else (in_channels,)
-    probe = torch.linspace(-2, 2, 2 * in_channels * image_size**2).reshape(2, *shape)
+    if where:
+        setattr(module.get_submodule(parent), leaf, nn.Identity())
+    else:  # a linear layer alone: a linear probe of features that are given
+        module = nn.Identity()
+    shape = (in_channels, *sides) if max(sides) > 1 else (in_channels,)
+    probe = torch.linspace(-2, 2, 2 * math.prod(shape)).reshape(2, *shape)
     training = module.training
-    kind = type(module).__name__
     try:
         with torch.no_grad():
             features = module.eval()(probe)
@@ -57,7 +61,8 @@ def take_trunk(
     module.train(training)
     found = list(features.shape) if isinstance(features, torch.Tensor) else type(features).__name__
     if found != [2, linear.in_features]:
-        raise ValueError(f"model: {kind} without {where}: expected features [2, {linear.in_features}], got {found}")
+        without = f"without {where}" if where else "that is a single linear layer"
+        raise ValueError(f"model: {kind} {without}: expected features [2, {linear.in_features}], got {found}")
     return module, linear.in_features, "relu" if bool((features >= 0).all()) else "free"
 
 

@@ -100,16 +100,15 @@ def _choose_profiles(history: Sequence[Observation]) -> dict[str, Profile]:
 
 def _title(history: Sequence[Observation], theme: dict[str, str]) -> str:
     last, profiles = history[-1].measurement, list(_choose_profiles(history))
-    notes = []
+    notes = [f"{last.num_samples:,} samples, {last.num_classes:,} classes"]
     if history[-1].prediction is not None:
         notes.append("dashed: the predicted optimum")
     if len(profiles) > 1:
         notes.append("by layer: " + _colour_names(dict(zip(profiles, CLASS_COLOURS)), theme))
-    text = (
-        f"<b>Neural collapse over {count(history[-1].epoch, 'epoch')}</b>: NC1 {last.nc1:.3g}, "
-        f"accuracy {last.accuracy:.1%} ({last.num_samples:,} samples, {last.num_classes:,} classes)"
-    )
-    return text + (f"<br><sup>{'; '.join(notes)}</sup>" if notes else "")
+    known = [f"NC1 {last.nc1:.3g}"] if math.isfinite(last.nc1) else []
+    known += [f"accuracy {last.accuracy:.1%}"] if math.isfinite(last.accuracy) else []
+    text = f"<b>Neural collapse over {count(history[-1].epoch, 'epoch')}</b>{': ' if known else ''}{', '.join(known)}"
+    return f"{text}<br><sup>{'; '.join(notes)}</sup>"  # short lines: plotly's buttons stand at the end of the first
 
 
 def _colour_names(colours: Mapping[str, str], theme: dict[str, str]) -> str:

@@ -189,9 +189,12 @@ def draw_profiles(profiles: Mapping[str, LayerProfile]) -> go.Figure:
 
     from ncollapse.report.figures.depth import draw_depth
     from ncollapse.report.panels import for_print
+    from ncollapse.report.style import PRINT
 
-    figure = draw_depth({name: profile.to_dict() for name, profile in profiles.items()})
-    return go.Figure(for_print(figure.spec))
+    figure = go.Figure(for_print(draw_depth({name: profile.to_dict() for name, profile in profiles.items()}).spec))
+    room = 30  # for plotly's buttons, which would cover the titles, and would be dark without a colour below them
+    figure.update_layout(margin_t=figure.layout.margin.t + room, height=figure.layout.height + room)
+    return figure.update_layout(paper_bgcolor=PRINT["paper"], plot_bgcolor=PRINT["paper"])
 
 
 def _write(value: float | int | None) -> str:

@@ -90,8 +90,10 @@ def _format_prediction(seen: Observation) -> list[str]:
     rows = [
         (name, f"{row.measured:.4g}", f"{row.predicted:.4g}")
         for name, row in seen.measurement.compare(seen.prediction).items()
-        if name in PREDICTED
+        if name in PREDICTED and not math.isnan(row.measured)  # `fields` may leave numbers out
     ]
+    if not rows:
+        return []
     cells = [(f"epoch {seen.epoch}", "measured", "predicted"), *rows]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     return ["", *(f"{name:<{widths[0]}}  {found:>{widths[1]}}  {told:>{widths[2]}}" for name, found, told in cells)]

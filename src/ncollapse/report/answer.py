@@ -88,12 +88,12 @@ def make_strip(ranking: Ranking, several: bool) -> Strip:
     ends = [v for p in ranking.places for v in (p.low, p.high) if math.isfinite(v)] + means
     low, high = max(0.0, min(ends)), min(1.0, max(ends))
     room = max(0.05 * (high - low), 0.001)
-    low, high = low - room, high + room
+    low, high = max(0.0, low - room), min(1.0, high + room)
     rows = tuple(_strip_row(p, key, low, high, len(ranking.places) == 1) for p in ranking.places)
     first = ranking.places[0].finding.variant
     about = first.label.partition(" · ")[2] if several else ""
     title = ranking.quantity.title + (f": {about}" if about else "")
-    return Strip(title, (f"{100 * low:.1f} %", f"{100 * min(high, 1):.1f} %"), rows)
+    return Strip(title, (f"{100 * low:.1f} %", f"{100 * high:.1f} %"), rows)
 
 
 def _strip_row(place: Place, key: str, low: float, high: float, alone: bool) -> StripRow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,9 +59,13 @@ def build(
     min_width: int = 250,
     bottom: int = 46,
     gap_y: int = GAP_Y,
+    any_order: bool = False,
     **layout: Any,
 ) -> Spec:
-    """Put panels into one specification; `meta` keeps what the page needs to rearrange them to its width."""
+    """Put panels into one specification; `meta` keeps what the page needs to rearrange them to its width.
+
+    any_order: no row belongs together, so that rows may break anywhere.
+    """
     data: list[Spec] = []
     axes: Spec = {}
     notes: list[Spec] = []
@@ -97,6 +102,7 @@ def build(
                 "min_width": min_width,
                 "bottom": bottom,
                 **({} if gap_y == GAP_Y else {"gap_y": gap_y}),
+                **({"any_order": True} if any_order else {}),
             },
             **layout,
         },
@@ -118,17 +124,28 @@ def fit_title(title: str, columns: int) -> str:
 
     >>> fit_title("BCE · cifar10 · resnet18 · batch 128 · epochs 40", columns=3)
     'BCE · cifar10 · resnet18 · …'
+    >>> fit_title('<span style="color:#004c8a">accuracy</span> · <span style="color:#a9340f">NC4</span>', 3)[-10:]
+    'NC4</span>'
     """
     room = (PAGE // columns - GAP_X) // LETTER
     first, *rest = title.split(" · ")
-    if len(title) <= room or not rest:
+    if count_letters(title) <= room or not rest:
         return title
     short = first
     for part in rest:
-        if len(f"{short} · {part} · …") > room:
+        if count_letters(f"{short} · {part} · …") > room:
             break
         short = f"{short} · {part}"
     return f"{short} · …"
+
+
+def count_letters(text: str) -> int:
+    """The letters of a text as plotly draws it: without tags, an escaped letter counted once.
+
+    >>> count_letters("<b>a &lt; b</b>")
+    5
+    """
+    return len(html.unescape(re.sub(r"<[^>]*>", "", text)))
 
 
 def shorten_labels(labels: Sequence[str], most: int = 60) -> list[str]:
@@ -192,7 +209,7 @@ def arrange(spec: Spec, width: float) -> Spec:
     inner = width - left - right
     fitting = int((inner + gap) // (meta["min_width"] + gap))
     columns = max(1, min(meta["columns"], fitting, meta["panels"]))
-    while meta["columns"] % columns:
+    while meta["columns"] % columns and not meta.get("any_order"):
         columns -= 1  # rows that belong together break at their middle or not at all
     rows = math.ceil(meta["panels"] / columns)
     top = 30 + legend_height(spec, inner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -148,7 +149,6 @@ def time_run(recipe: Recipe, splits: dict[str, Samples], device: str | None) -> 
     from ncollapse.runs.folder import RunFolder
     from ncollapse.train.backend import own_stream, switches
     from ncollapse.train.distributed import World, find_device
-    from ncollapse.train.evaluate import measure_split
     from ncollapse.train.setup import prepare
 
     batch = recipe.optim.batch_size
@@ -160,23 +160,34 @@ def time_run(recipe: Recipe, splits: dict[str, Samples], device: str | None) -> 
     with TemporaryDirectory() as folder, warnings.catch_warnings(), switched, own_stream(world.device):
         warnings.simplefilter("ignore")  # the few samples may leave a class empty
         training = prepare(calm, RunFolder(Path(folder)), world, None, False, None, few)
-        begun, steps = 0.0, 0
-        for x, y in islice(training.loaders.train.epoch(1), TIMED_STEPS + 1):
-            training.step(x, y, len(y))
-            float(training.tally.sum)  # a GPU is behind until it is asked for a number
-            steps += 1
-            if steps == 1:
-                begun = perf_counter()
-        step = (perf_counter() - begun) / max(steps - 1, 1) if steps > 1 else 0.0
-        begun = perf_counter()
-        features, labels = training.extract(training.loaders.measured["train"])
-        measure_split(features, labels, training.model.head, None)
-        sample = (perf_counter() - begun) / max(len(labels), 1)
+        try:
+            step, sample = time_training(training)
+        except ValueError as error:  # a mistake in a loss: each run says it of itself
+            raise RuntimeError(str(error)) from error
     samples = sum(len(part) for part in splits.values())
     steps = -(-len(splits["train"]) // batch)
     measured = -(-recipe.optim.epochs // recipe.measure_every) + (recipe.measure_every > 1)
     seconds = recipe.optim.epochs * steps * step + (measured + 1) * samples * sample
     return Cost(seconds, *_count_bytes(training, splits))
+
+
+def time_training(training: Training) -> tuple[float, float]:
+    """The seconds of a step, and of measuring a sample."""
+    from ncollapse.train.evaluate import measure_split
+
+    begun, steps = 0.0, 0
+    for x, y in islice(training.loaders.train.epoch(1), TIMED_STEPS + 1):
+        training.step(x, y, len(y))
+        if not math.isfinite(float(training.tally.sum)):  # a GPU is behind until it is asked for a number
+            raise RuntimeError("the loss of the first steps is not finite")
+        steps += 1
+        if steps == 1:
+            begun = perf_counter()
+    step = (perf_counter() - begun) / max(steps - 1, 1) if steps > 1 else 0.0
+    begun = perf_counter()
+    features, labels = training.extract(training.loaders.measured["train"])
+    measure_split(features, labels, training.model.head, None)
+    return step, (perf_counter() - begun) / max(len(labels), 1)
 
 
 def _count_bytes(training: Training, splits: dict[str, Samples]) -> tuple[int, int]:

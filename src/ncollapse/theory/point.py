@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ncollapse.heads import Head
+from ncollapse.heads import TWO_OUTPUTS, Head
 from ncollapse.losses import ConvexForm, Loss
 from ncollapse.theory.class_groups import ClassGroups, SymmetricShares, expand_rows, group_classes
 from ncollapse.theory.class_summary import Summary, count_labels, summarise
@@ -97,6 +97,8 @@ def read_point(
     if isinstance(weight, torch.nn.Module):
         raise TypeError(f"weight: expected an array [K, d], got {type(weight).__name__}; a classifier goes in as head=")
     head = Head.of(head if head is not None else (weight, bias))
+    if head.num_classes == 1:
+        raise ValueError(f"weight: expected a row for each of 2 or more classes, got 1; {TWO_OUTPUTS}")
     problem, sized = _read_problem(problem, head.num_classes, arguments)
     if problem.num_classes != head.num_classes:
         raise ValueError(f"problem: expected {head.num_classes} classes as weight has rows, got {problem.num_classes}")

@@ -355,6 +355,8 @@ def _check_classes(num_classes: int | None, counts: tuple[float, ...] | None) ->
         if counts is None:
             raise ValueError("num_classes is missing: give it, or class_counts")
         num_classes = len(counts)
+        if num_classes < 2:
+            raise ValueError(f"class_counts: expected the samples of at least 2 classes, got {num_classes} entry")
     if not is_whole(num_classes) or num_classes < 2:
         raise ValueError(f"num_classes: expected a whole number of at least 2, got {num_classes!r}")
     if counts is not None and len(counts) != num_classes:

@@ -23,6 +23,8 @@ from ncollapse.train.recipe import Recipe
 
 Samples = data.Dataset | data.FolderDataset
 HELD_OUT = 0.2
+SMALLEST_SPLIT = 3
+"""Samples of a class of which a fifth is, rounded, one."""
 _seeding = threading.Lock()
 
 
@@ -37,10 +39,16 @@ def load_splits(recipe: Recipe, root: str | Path | None) -> dict[str, Samples]:
     try:
         splits["test"] = load(spec.name, root, "test")
     except data.MissingSplit:
+        if max(train.counts()) < SMALLEST_SPLIT:
+            raise ValueError(
+                f"data: {spec.name} has too few samples to hold out a fifth of each class as the test set: the largest "
+                f"class has {max(train.counts())}; give it a test set of its own, or {SMALLEST_SPLIT} samples a class"
+            ) from None
         train, held = data.validation_split(train, HELD_OUT, seed=0)
         splits["test"] = replace(held, split="test")
     if spec.validation:
-        train, splits["validation"] = data.validation_split(train, spec.validation, seed=spec.seed)
+        with naming(f"data.validation = {spec.validation:g}"):
+            train, splits["validation"] = data.validation_split(train, spec.validation, seed=spec.seed)
     for subset in (data.samples_per_class, data.per_class_counts, data.step_imbalance, data.long_tail):
         wanted = getattr(spec, subset.__name__)
         if wanted is not None:
@@ -118,7 +126,7 @@ def build_model(recipe: Recipe, loaders: Loaders, world: World) -> tuple[Network
             f"{list(loaders.shape)}: use an mlp"
         )
     counts = {"num_classes": loaders.num_classes, "class_counts": loaders.counts}
-    channels, size = (loaders.shape[0], loaders.shape[-1]) if len(loaders.shape) == 3 else (loaders.shape[0], 1)
+    channels, *sides = loaders.shape
     theory = naming("model.bias_init = 'theory'") if spec.bias_init == "theory" else nullcontext()
     with theory, _seeding, torch.random.fork_rng(devices=[]):  # the global generator belongs to the whole process
         torch.default_generator.manual_seed(recipe.seed)  # torch.manual_seed would set the GPUs' too, for good
@@ -126,7 +134,7 @@ def build_model(recipe: Recipe, loaders: Loaders, world: World) -> tuple[Network
             spec.name,
             loaders.num_classes,
             in_channels=channels,
-            image_size=size,
+            image_size=sides or 1,
             feature_dim=spec.feature_dim,
             feature_dim_linear=spec.feature_dim_linear,
             head=spec.head,

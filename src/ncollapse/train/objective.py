@@ -64,6 +64,7 @@ class Objective(nn.Module):
             return fuse_last_layer(self.model.head, self.loss, self.decays, features, y)  # type: ignore[arg-type]
         logits = self.model.head(features)
         loss: Tensor = self.loss(logits, y)
+        require_mean(self.loss, loss)
         if share != 1.0:
             loss = loss * share if share else logits.sum()
         total = loss
@@ -83,6 +84,13 @@ class Objective(nn.Module):
             feature_decay=self.decays.feature * self.world,
             bias_decay=self.decays.bias,
         )
+
+
+def require_mean(loss: Loss, value: Any) -> None:
+    """Raise unless a loss, perhaps one of the user's own, returned a single number."""
+    if not isinstance(value, Tensor) or value.ndim:
+        found = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"loss: expected the mean of {loss.name} over the batch as a tensor of shape [], got {found}")
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:

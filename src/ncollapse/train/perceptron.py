@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ncollapse.heads import LinearHead
-from ncollapse.train.objective import Objective
+from ncollapse.train.objective import Objective, require_mean
 from ncollapse.train.optimiser import Optimiser
 from ncollapse.train.recipe import DecaySpec, OptimSpec
 from ncollapse.train.step import EagerStep, Tally
@@ -59,6 +59,7 @@ class PerceptronStep(EagerStep):
         features, (weight, threshold) = self.project(outputs[-1]), self.head
         logits = F.linear(features, weight.values, None if threshold is None else -threshold.values)
         loss, slope = self.loss.value_and_gradient(logits, y)
+        require_mean(self.loss, loss)
         weight.parameter.grad = _add_decay(slope.t() @ features, weight.values, self.decays.weight)
         if threshold is not None:
             threshold.parameter.grad = _add_decay(-slope.sum(0), threshold.values, self.decays.bias)

@@ -72,7 +72,7 @@ def draw_agreement(findings: Sequence[Finding]) -> Figure | None:
         "Measured against predicted",
         "Each point is a variant, the mean over its seeds with their standard deviation. On the dotted line the "
         "measured value is the predicted one. Nothing is fitted.",
-        build(panels, columns=3, row_height=220, min_width=205, showlegend=True),
+        build(panels, columns=3, row_height=220, min_width=205, any_order=True, showlegend=True),
         "bce-vs-ce Tables 6–11",
         result=f"Median deviation from theory: {join(said)}." if said else "",
     )

@@ -14,6 +14,8 @@ from ncollapse.report.panels import Figure, Panel, Spec, build, escape, log_axis
 from ncollapse.report.style import INK, loss_style
 
 MANY = 8
+FILLINGS = ("", "-open", "-dot", "-open-dot")
+"""What plotly adds to a marker's name."""
 
 
 def draw_differences(findings: Sequence[Finding]) -> Figure | None:
@@ -24,7 +26,7 @@ def draw_differences(findings: Sequence[Finding]) -> Figure | None:
     panels = [panel for q in QUANTITIES if q.better and (panel := _quantity_panel(q, shown)) is not None]
     if not panels:
         return None
-    panels[0].traces += [_legend_entry(f, name) for f, name in zip(shown, name_shown(shown))]
+    panels[0].traces += [_legend_entry(*entry) for entry in zip(shown, name_shown(shown), choose_markers(shown))]
     name_once(panels)
     effects = find_effects(findings)
     clear = f"Largest clear difference: {describe_effect(effects[0])}." if effects else "No difference is clear."
@@ -34,7 +36,15 @@ def draw_differences(findings: Sequence[Finding]) -> Figure | None:
         "Each seed is compared with itself under the reference loss. Rates are in percentage points, NC1 to NC3 are "
         "ratios. An interval that crosses the line shows no difference that these seeds can tell; what is not clear is "
         "pale. Intervals are one quantity at a time, not corrected for their number.",
-        build(panels, columns=3, row_height=max(60, 26 * len(shown)), min_width=205, gap_y=72, showlegend=True),
+        build(
+            panels,
+            columns=3,
+            row_height=max(60, 26 * len(shown)),
+            min_width=205,
+            gap_y=72,
+            any_order=True,
+            showlegend=True,
+        ),
         "bce-vs-ce Tables 1, 2",
         result=clear,
     )
@@ -50,17 +60,25 @@ def _factor(logarithm: float) -> float:
     return math.exp(min(700.0, max(-700.0, logarithm)))
 
 
-def _legend_entry(finding: Finding, name: str) -> Spec:
+def choose_markers(findings: Sequence[Finding]) -> list[str]:
+    """The marker of each finding: that of its loss, filled, open or dotted by its other settings."""
+    contexts = list(dict.fromkeys(f.variant.context for f in findings))
+    return [
+        loss_style(f.variant.loss).marker + FILLINGS[contexts.index(f.variant.context) % len(FILLINGS)]
+        for f in findings
+    ]
+
+
+def _legend_entry(finding: Finding, name: str, symbol: str) -> Spec:
     """An entry in the full colour of a loss, which its differences have only where they are clear."""
-    style = loss_style(finding.variant.loss)
-    marker = {"color": style.colour, "symbol": style.marker, "size": 9}
+    marker = {"color": loss_style(finding.variant.loss).colour, "symbol": symbol, "size": 9}
     shape = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "marker": marker}
     return {**shape, "name": escape(name), "legendgroup": escape(finding.variant.label), "showlegend": False}
 
 
 def _quantity_panel(quantity: Quantity, findings: Sequence[Finding]) -> Panel | None:
     traces: list[Spec] = []
-    for row, finding in enumerate(findings):
+    for row, (finding, symbol) in enumerate(zip(findings, choose_markers(findings))):
         d = finding.effect(quantity)
         if not d.has_interval:
             continue
@@ -92,7 +110,7 @@ def _quantity_panel(quantity: Quantity, findings: Sequence[Finding]) -> Panel | 
                     "color": style.colour,
                 },
                 "opacity": 1 if d.clear else 0.55,
-                "marker": {"color": style.colour, "symbol": style.marker, "size": 9},
+                "marker": {"color": style.colour, "symbol": symbol, "size": 9},
                 "hovertemplate": f"{escape(name)}: {size} {interval}<extra></extra>",
             }
         )

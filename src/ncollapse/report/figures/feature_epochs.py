@@ -11,7 +11,7 @@ from ncollapse.compare.numbers import show
 from ncollapse.grammar import join
 from ncollapse.report.encoding import compact
 from ncollapse.report.figures.features import BARE, equal_axes
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, side_by_side
 from ncollapse.report.slider import attach_slider, latest, list_epochs
 from ncollapse.report.snapshots import Epochs
 from ncollapse.report.style import INK, class_colour
@@ -38,16 +38,28 @@ def draw_feature_epochs(variants: Sequence[Variant], epochs: Epochs) -> Figure |
         panels = [lay_cloud(t, latest(found, epoch)[1], r) for t, (_, _, found), r in zip(titles, runs, ranges)]
         positions.append((str(epoch), panels))
     last, panels = positions.pop()
+    numbered = any(trace["mode"] == "text" for panel in panels for trace in panel.traces)
+    marks = (
+        "numbers the classes, above the mean of their training samples" if numbered else "colours tell classes apart"
+    )
     equal_axes(panels, 1, square=True)
+    columns = side_by_side(len(panels))
     spec = build(
-        panels, columns=min(3, len(panels)), row_height=330, min_width=260, bottom=12, gap_y=44, showlegend=False
+        panels,
+        columns=columns,
+        row_height=330 if columns < 3 else 260,  # squares: the height of a row is the width of its panels on a page
+        min_width=230,
+        bottom=12,
+        gap_y=44,
+        any_order=True,
+        showlegend=False,
     )
     return Figure(
         "feature-epochs",
         "Features over the epochs",
-        "Dots are training samples, circles test samples, numbers the classes, above the mean of their training "
-        "samples. Every epoch is drawn in the first two principal components of the last one and around its own mean, "
-        "so that positions and distances compare between epochs. First seed of each loss.",
+        f"Dots are training samples, circles test samples, {marks}. Every epoch is drawn in the first two principal "
+        "components of the last one and around its own mean, so that positions and distances compare between epochs. "
+        "First seed of each loss.",
         attach_slider(spec, positions, last),
         "Papyan et al. 2020, Fig. 1",
         result=describe_shrinking(runs),

@@ -13,7 +13,7 @@ import numpy as np
 from ncollapse.compare import Variant
 from ncollapse.one_thread import one_thread
 from ncollapse.report.encoding import compact
-from ncollapse.report.panels import Figure, Panel, Spec, build, escape
+from ncollapse.report.panels import Figure, Panel, Spec, build, escape, side_by_side
 from ncollapse.report.snapshots import Snapshots
 from ncollapse.report.style import FAINT, GRID, INK, VEIL, class_colour
 from ncollapse.runs.record import RunRecord
@@ -54,13 +54,15 @@ def draw_embedding(
         "Tight clusters far from each other are compact and distinct features. Distances between clusters have no "
         "meaning in t\u2011SNE"
         + (", but do in the principal components, whose axes share one scale" if lower else "")
-        + ". Numbers mark the classes. First seed of each loss.",
+        + f". {'Numbers mark' if any(p.annotations for p in panels) else 'Colours tell apart'} the classes. First seed "
+        "of each loss.",
         build(
             panels,
-            columns=len(upper) if few else 4 if lower else 3,
+            columns=side_by_side(len(upper)) if few or not lower else 4,
             row_height=300,
-            min_width=240,
+            min_width=230,
             bottom=12,
+            any_order=not lower,
             showlegend=False,
         ),
         "bce-vs-ce, early version, Fig. 4",

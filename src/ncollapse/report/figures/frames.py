@@ -8,6 +8,7 @@ import numpy as np
 
 from ncollapse.compare import Variant
 from ncollapse.report.encoding import compact_matrix
+from ncollapse.report.figures.ideal import nearest_optimum
 from ncollapse.report.panels import Figure, Panel, Spec, arrange, build
 from ncollapse.report.slider import attach_slider
 from ncollapse.report.snapshots import Epochs, Snapshots
@@ -28,7 +29,8 @@ def draw_frames(
 ) -> Figure | None:
     """W W^T, H^T H of the class means and W H of a variant's first run, those of the optimum, and their difference.
 
-    `ideal` holds the predicted weight and class means, [K, d] each; without it the simplex frame takes their place.
+    `ideal` holds the predicted weight and class means, [K, d] each; without it the simplex frame takes their place. Of
+    many optima the nearest is shown.
     With snapshots of the run's `epochs` the figure has a slider.
     """
     epochs = epochs or {}
@@ -41,7 +43,10 @@ def draw_frames(
     if last is None:
         return None
     measured, classes, total = last
-    best = ideal_grams(ideal, total, classes)
+    weight = snapshots.get(record.path, {}).get("weight")
+    whole = measured[0] if len(classes) == total else None if weight is None else weight @ weight.T
+    nearest = nearest_optimum(ideal, whole)
+    best = ideal_grams(nearest or ideal, total, classes)
     apart = [a - b for a, b in zip(measured, best)]
     found = {epoch: grams for epoch, arrays in before.items() if (grams := find_grams(arrays))}
     moving = {epoch: grams[0] for epoch, grams in found.items() if np.array_equal(grams[1], classes)}
@@ -50,6 +55,8 @@ def draw_frames(
     worst = middle([max(float(np.abs(a - b).max()) for a, b in zip(now, best)) for now in every])
     step = int(classes[1] - classes[0])
     notes: tuple[str, ...] = (f"One class in {step} of all {total} is shown.",) if step > 1 else ()
+    if nearest is not None:
+        notes += (f"Any {nearest[0].shape[1]} directions are optimal: the ideal is the optimum nearest to W.",)
     if not knows_optimum(ideal, total):
         notes += ("No optimum is predicted for these runs: the ideal is the simplex of balanced classes.",)
     scales: Spec = {

@@ -35,7 +35,7 @@ def draw_losses(steep: bool) -> Figure:
         angle = {"title": {"text": "angle", "standoff": 2}, "ticksuffix": "°", "showgrid": False, "range": [0, 90]}
         norm = {"title": {"text": "norm of the feature", "standoff": 4}, "showgrid": False, "range": [0, 6]}
         panels.append(Panel(escape(name), [contour, *arrows], norm, angle))
-    shares = [f"{share:.2f} ({name})" for name, share in landscapes.compute_shares().items()]
+    shares = [f"{share:.2f} ({name})".replace("-", "−") for name, share in landscapes.compute_shares().items()]
     return Figure(
         "landscape",
         "Over norm and angle",

@@ -37,3 +37,25 @@ def ideal_frame(variant: Variant) -> tuple[np.ndarray, np.ndarray] | None:
         return None
     means = np.stack([features[labels == k].mean(0).numpy() for k in range(posed.num_classes)])
     return weight.numpy(), means
+
+
+def nearest_optimum(
+    ideal: tuple[np.ndarray, np.ndarray] | None, gram: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The optimum nearest to a measured W W^T [K, K], where there are many; None where the ideal is the only one.
+
+    Under MSE with d < K - 1 any d of the K - 1 directions are optimal (docs/theory.md, section 3): W W^T, H^T H and W H
+    are multiples of a centred projection of rank d, and the nearest one has the leading eigenvectors of W W^T.
+    """
+    if ideal is None or gram is None or len(gram) != len(ideal[0]):
+        return None
+    rank = int(np.linalg.matrix_rank(ideal[0]))
+    if not 0 < rank < len(gram) - 1:
+        return None
+    for left, right in ((ideal[0], ideal[0]), (ideal[1], ideal[1]), ideal):
+        projection = left @ right.T * rank / np.trace(left @ right.T)
+        if not np.allclose(projection @ projection, projection) or not np.allclose(projection.sum(0), 0):
+            return None
+    centred = gram - gram.mean(0)
+    directions = np.linalg.eigh(centred - centred.mean(1, keepdims=True))[1][:, -rank:]
+    return directions, directions

@@ -64,6 +64,7 @@ def draw_landscapes(variants: Sequence[Variant]) -> Figure | None:
             row_height=280,
             min_width=230,
             bottom=60,
+            any_order=True,
             showlegend=False,
         ),
         "mse-landscape Figs. 2, 8",

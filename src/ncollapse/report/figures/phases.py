@@ -77,7 +77,14 @@ def draw_phases(variants: Sequence[Variant]) -> Figure | None:
         "What the last layer converges to, over μ = √(n λW λH) and the bias decay λb. Marks are the settings of these "
         "runs (λb = 0 on the lower edge). In the grey area decay is too strong for any class to survive; where the "
         "bias saturates, λb holds it back and W keeps a mean; “mean only” separates no class.",
-        build(panels, columns=side_by_side(len(panels)), row_height=280, min_width=230, showlegend=True),
+        build(
+            panels,
+            columns=side_by_side(len(panels)),
+            row_height=280,
+            min_width=230,
+            any_order=True,
+            showlegend=True,
+        ),
         "corrected closed forms of bce-vs-ce Theorem 3.2 and its kin",
         result=f"The optima of these settings: {result}.",
     )

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ncollapse.compare import Variant, is_number
+from ncollapse.compare import Variant, is_number, name_loss
+from ncollapse.grammar import join
 from ncollapse.report.encoding import compact
 from ncollapse.report.panels import Figure, Panel, Spec, build, escape, merge_alike, name_once, shorten_labels
 from ncollapse.report.slider import attach_slider, latest, list_epochs
@@ -57,8 +58,9 @@ def draw_scores(variants: Sequence[Variant], snapshots: Snapshots, epochs: Epoch
     return Figure(
         "scores",
         "Scores and biases" if positions else "Scores and biases at the end of training",
-        f"One column per run: left half train, right half test, the mark its mean{dash}. All three share one axis: a "
-        "classifier separates well when the biases lie between negative and positive scores.",
+        f"One column per run{describe_order(variants, places)}: left half train, right half test, the mark its "
+        f"mean{dash}. All three share one axis: a classifier separates well when the biases lie between negative and "
+        "positive scores.",
         attach_slider(spec, positions, last),
         "bce-vs-ce Figs. 3, 7",
         result=describe_separation([r for v in variants for r in v.counted]),
@@ -161,7 +163,7 @@ def place_runs(variants: Sequence[Variant], snapshots: Snapshots) -> tuple[dict[
     for context in contexts:
         inside = [(v, runs) for v, runs in kept if v.context == context]
         count = sum(len(runs) for _, runs in inside)
-        label = inside[0][0].label  # several losses side by side are told apart by their marks
+        label = inside[0][0].label  # several losses side by side: `describe_order` names them
         ticks.append((cursor + (count - 1) / 2, label.split(" · ", 1)[-1] if len(inside) > 1 else label))
         for _, runs in inside:
             for run in runs:
@@ -169,6 +171,20 @@ def place_runs(variants: Sequence[Variant], snapshots: Snapshots) -> tuple[dict[
                 cursor += 1
         cursor += 0.8
     return places, ticks
+
+
+def describe_order(variants: Sequence[Variant], places: dict[Path, float]) -> str:
+    """Which losses stand side by side at each setting, as part of a sentence; nothing where each has its own label."""
+    groups: dict[str, list[str]] = {}
+    for variant in variants:
+        if any(run.path in places for run in variant.counted):
+            groups.setdefault(variant.context, []).append(name_loss(variant.loss))
+    orders = {tuple(losses) for losses in groups.values()}
+    if len(groups) < 2 or max(map(len, orders)) < 2:
+        return ""
+    if len(orders) > 1:
+        return ", losses side by side told apart by their marks"
+    return f", in each group from left to right {join(orders.pop())}"
 
 
 def half_violin(

@@ -62,7 +62,7 @@
     const inner = width - start - right;
     const fitting = Math.floor((inner + gap) / (meta.min_width + gap));
     let columns = Math.max(1, Math.min(meta.columns, fitting, meta.panels));
-    while (meta.columns % columns) columns -= 1;
+    while (meta.columns % columns && !meta.any_order) columns -= 1;
     const rows = Math.ceil(meta.panels / columns);
     const top = 30 + legendHeight(spec, inner);
     const panel = (inner - (columns - 1) * gap) / columns;
