@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file, save_model
+from sklearn.datasets import load_digits
 
 import ncollapse as nc
 from ncollapse import cli, data
@@ -12,6 +14,7 @@ from ncollapse.checkpoints import build, fill, measure_checkpoint
 from ncollapse.data.normalisation import choose_normalisation
 from ncollapse.models import create
 from ncollapse.models.weights import read_weights
+from ncollapse.train import recipes, run
 
 FACTORY = """
 from torch import nn
@@ -238,6 +241,27 @@ def test_our_own_networks_and_the_test_split(home):
     found = measure_checkpoint("mlp-small", home / "w.safetensors", "digits", split="test")
     assert found.measurement.num_samples == 359
     assert found.unexpected == ()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_parts_are_those_of_training(own, home):
+    """Own data without a test set: what a run holds out; with one, and by default, what the file holds."""
+    x, y = load_digits(return_X_y=True)
+    arrays = {"images": (16 * x).astype(np.uint8).reshape(-1, 8, 8)[:1000], "labels": y[:1000]}
+    tests = {"test_images": arrays["images"][:50], "test_labels": arrays["labels"][:50]}
+    np.savez(home / "own.npz", **arrays, **({} if own else tests))
+    recipe = recipes.get("digits").override(data__name=f"npz:{home / 'own.npz'}", optim__epochs=1)
+    summary = run(recipe, home / "run", device="cpu")
+    (weights,) = home.glob("run/*/final.safetensors")
+    found = {
+        split: measure_checkpoint("mlp-small", weights, recipe.data.name, split=split, device="cpu").measurement
+        for split in ("train", "test", None)
+    }
+    for split in ("train", "test"):
+        assert found[split].nc1 == pytest.approx(summary[split]["nc1"], rel=1e-6)
+    assert found[None].num_samples == 1000
+    sizes = found["train"].num_samples, found["test"].num_samples
+    assert sizes == ((1000 - sizes[1], pytest.approx(200, abs=5)) if own else (1000, 50))
 
 
 def test_unexpected_tensors_are_reported_and_measured_past(home, network, capsys):

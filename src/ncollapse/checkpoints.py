@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from ncollapse.models.factory import call_factory
 from ncollapse.models.weights import read_weights, rename, strip_wrappers, tensors_of
 from ncollapse.plugins import LIBRARIES
 
+Samples = data.Dataset | data.FolderDataset
 NAMED = 5
 
 
@@ -37,7 +38,7 @@ def measure_checkpoint(
     weights: str | os.PathLike[str],
     dataset: str,
     root: str | os.PathLike[str] | None = None,
-    split: str = "train",
+    split: str | None = None,
     *,
     layer: str | None = None,
     image_size: int | None = None,
@@ -49,10 +50,11 @@ def measure_checkpoint(
 
     model: "package.module:factory" (called with num_classes if it takes that or any keyword), "timm:NAME",
     "torchvision:NAME" or one of `ncollapse.models.NAMES`. weights: safetensors, a state dict of torch's, or the index
-    of their shards. normalise: see `ncollapse.data.normalisation.choose_normalisation`; it has to be what the network
+    of their shards. split: "train" or "test"; by default the training set, or all samples of data without a test set.
+    normalise: see `ncollapse.data.normalisation.choose_normalisation`; it has to be what the network
     was trained with.
     """
-    samples = data.load(dataset, root, split)
+    samples = read_samples(dataset, root, split)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
     def read(chosen: Normalisation | None) -> EvalLoader | FolderEvalLoader:
@@ -78,6 +80,19 @@ def measure_checkpoint(
         ) from error
     with spool:
         return Checkpoint(measure(spool, head=head), unexpected, chosen.of(samples))
+
+
+def read_samples(dataset: str, root: str | os.PathLike[str] | None, split: str | None) -> Samples:
+    """A part of a data set; if it has no test set, the parts are those that training makes of it."""
+    if split not in ("train", "test"):
+        return data.load(dataset, root, split or "train")
+    try:
+        test = data.load(dataset, root, "test")
+    except data.MissingSplit:
+        whole: Any = data.load(dataset, root, "train")
+        parts: tuple[Samples, Samples] = data.hold_out_test(whole, dataset)
+        return parts[split == "test"]
+    return test if split == "test" else data.load(dataset, root, "train")
 
 
 def in_forward(error: Exception) -> bool:

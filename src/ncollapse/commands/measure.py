@@ -45,8 +45,9 @@ class Args:
     """The data set to measure on: cifar10, digits, folder:PATH and so on (see ncollapse data list)."""
     root: Annotated[Path | None, tyro.conf.arg(aliases=["--data-root"])] = None
     """The folder of the data sets; by default NCOLLAPSE_DATA."""
-    split: Literal["train", "test"] = "train"
-    """The part of the data set."""
+    split: Literal["train", "test"] | None = None
+    """The part of the data set; by default train, or all samples of data without a test set. Of such data, train and
+    test are the parts that training makes of them."""
     layer: str | None = None
     """The classifier's dotted name, where the network has several."""
     image_size: int | None = None

@@ -8,6 +8,7 @@ from ncollapse.data.loader import DeviceLoader, EvalLoader
 from ncollapse.data.loader_factory import eval_loader, train_loader
 from ncollapse.data.stream import FolderEvalLoader, FolderLoader
 from ncollapse.data.subsets import (
+    hold_out_test,
     long_tail,
     per_class_counts,
     random_labels,
@@ -28,6 +29,7 @@ __all__ = [
     "FolderLoader",
     "MissingSplit",
     "eval_loader",
+    "hold_out_test",
     "load",
     "long_tail",
     "per_class_counts",

@@ -104,6 +104,26 @@ def validation_split(dataset: Data, fraction: float = 0.1, seed: int = 0) -> tup
     return kept, replace(validation, split="validation")
 
 
+HELD_OUT = 0.2
+SMALLEST_SPLIT = 3
+"""Samples of a class of which a fifth is, rounded, one."""
+
+
+def hold_out_test(dataset: Data, name: str) -> tuple[Data, Data]:
+    """(training set, test set) of data without a test set: a fifth of each class, the same for every run, is held out.
+
+    `name` names the data in an error.
+    """
+    largest = max(dataset.counts())
+    if largest < SMALLEST_SPLIT:
+        raise ValueError(
+            f"data: {name} has too few samples to hold out a fifth of each class as the test set: the largest "
+            f"class has {largest}; give it a test set of its own, or {SMALLEST_SPLIT} samples a class"
+        )
+    kept, held = validation_split(dataset, HELD_OUT, seed=0)
+    return kept, replace(held, split="test")
+
+
 def random_labels(dataset: Data, seed: int = 0) -> Data:
     """Shuffle the labels among the samples: they become independent of the images, and the class counts stay."""
     order = torch.randperm(len(dataset), generator=Generator().manual_seed(seed))

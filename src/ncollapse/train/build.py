@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,6 @@ from ncollapse.train.evaluate import Batches, split_evenly
 from ncollapse.train.recipe import Recipe
 
 Samples = data.Dataset | data.FolderDataset
-HELD_OUT = 0.2
-SMALLEST_SPLIT = 3
-"""Samples of a class of which a fifth is, rounded, one."""
 _seeding = threading.Lock()
 
 
@@ -36,16 +33,10 @@ def load_splits(recipe: Recipe, root: str | Path | None) -> dict[str, Samples]:
     """
     spec = recipe.data
     train, splits = load(spec.name, root, "train"), {}
-    try:
+    with suppress(data.MissingSplit):
         splits["test"] = load(spec.name, root, "test")
-    except data.MissingSplit:
-        if max(train.counts()) < SMALLEST_SPLIT:
-            raise ValueError(
-                f"data: {spec.name} has too few samples to hold out a fifth of each class as the test set: the largest "
-                f"class has {max(train.counts())}; give it a test set of its own, or {SMALLEST_SPLIT} samples a class"
-            ) from None
-        train, held = data.validation_split(train, HELD_OUT, seed=0)
-        splits["test"] = replace(held, split="test")
+    if not splits:
+        train, splits["test"] = data.hold_out_test(train, spec.name)
     if spec.validation:
         with naming(f"data.validation = {spec.validation:g}"):
             train, splits["validation"] = data.validation_split(train, spec.validation, seed=spec.seed)
