@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ncollapse.data import INFO, Dataset, MissingSplit, load
+from ncollapse.data.catalogue import list_files
 from ncollapse.data.cifar import load_cifar, read_pickle
 from ncollapse.data.idx import DIGITS, load_idx, read_idx
 from ncollapse.data.splits import split_stratified
@@ -393,3 +394,11 @@ def test_a_missing_data_set_says_where_it_goes(tmp_path, monkeypatch):
 def test_a_data_set_checks_itself(images, labels, match):
     with pytest.raises(ValueError, match=match):
         Dataset(images, labels, ("a", "b"), "toy", "train")
+
+
+def test_a_home_folder_in_a_name_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    np.savez(tmp_path / "mine.npz", images=np.zeros((4, 3), np.float32), labels=np.array([0, 1, 0, 1]))
+    assert len(load("npz:~/mine.npz")) == 4
+    assert list_files("npz:~/mine.npz", None) == [tmp_path / "mine.npz"]

@@ -135,7 +135,8 @@ def load(name: str, root: str | os.PathLike[str] | None = None, split: str = "tr
     if kind == "gaussian":
         return load_gaussian(rest, split)
     if kind in ("folder", "npz") and rest:
-        return load_folder(Path(rest), split, name) if kind == "folder" else load_npz(Path(rest), split)
+        place = Path(rest).expanduser()  # a shell expands ~ at the start of a word only
+        return load_folder(place, split, name) if kind == "folder" else load_npz(place, split)
     if name == "digits":
         return load_digits(split)
     if not is_known(name):
@@ -188,7 +189,7 @@ def list_files(name: str, root: str | os.PathLike[str] | None) -> list[Path]:
     """List the files (or the folder of images) that a data set is read from; raise if its folder is missing."""
     kind, _, rest = name.partition(":")
     if kind in ("folder", "npz"):
-        return [Path(rest)]
+        return [Path(rest).expanduser()]
     if name not in INFO or not INFO[name].folders:
         return []
     folder = find_folder(name, root)
