@@ -37,7 +37,6 @@ OURS = {
         "narrow-bias-init",
         "three-optimisers",
         "weak-decays-first",
-        "width-and-length",
     )
 }
 COUNTS = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any, NamedTuple
 
 from ncollapse.compare.variants import name_loss
 from ncollapse.grammar import count, join
@@ -14,7 +13,6 @@ from ncollapse.papers.all_losses_claims import (
     LOSSES,
     METRICS,
     SMALL,
-    THRESHOLDS,
     once_fitted,
     raises,
     spread_over_losses,
@@ -82,44 +80,22 @@ def rise_with_width_and_epochs(runs: Runs) -> list[Claim]:
     ]
 
 
-class Corner(NamedTuple):
-    """A width and a length of the paper's figures."""
-
-    width: float
-    epochs: int
-
-    def has(self, keys: dict[str, Any]) -> bool:
-        """Whether a run stands there."""
-        return bool(keys["width"] == self.width and keys["epochs"] == self.epochs)
-
-    def __str__(self) -> str:
-        return f"at width {self.width:g} and {self.epochs} epochs"
-
-
 def corners(runs: Runs) -> list[Claim]:
     """Figure 4: the small network, trained briefly, against the large one, trained longer, at the lengths we have."""
     small, large = of_all_losses(runs, SMALL["width"]), of_all_losses(runs, LARGE["width"])
     if not small or not large or min(small) >= max(large):
         return []
-    return compare_corners(runs, Corner(SMALL["width"], min(small)), Corner(LARGE["width"], max(large)))
-
-
-def compare_corners(runs: Runs, small: Corner, large: Corner, orders: float = 0.0) -> list[Claim]:
-    """The losses differ more in one corner than in the other, and NC1 is higher there by so many orders."""
-    here, there = ([run for run in runs if corner.has(run[0])] for corner in (small, large))
-    text = f"NC1 {small} is above NC1 {large}, under every loss" + (
-        f", by {orders:g} orders of magnitude" * (orders > 0)
-    )
-    if not all({keys["loss"] for keys, _ in some} == set(LOSSES) for some in (here, there)):
-        return [differ_less(here, there, str(small), str(large)), Claim(text, None, ALL_LOSSES)]
-    falls = [
+    short, long = min(small), max(large)
+    here, there = small[short], large[long]
+    where = [f"at width {width:g} and {n} epochs" for width, n in ((SMALL["width"], short), (LARGE["width"], long))]
+    orders = [
         math.log10(mean_of_last(here, loss, "train.nc1") / mean_of_last(there, loss, "train.nc1")) for loss in LOSSES
     ]
-    detail = f"{statistics.fmean(falls):.1f} orders of magnitude in the mean, " + ", ".join(
-        f"{name_loss(loss)} {value:.1f}" for loss, value in zip(LOSSES, falls)
+    detail = f"{statistics.fmean(orders):.1f} orders of magnitude in the mean, " + ", ".join(
+        f"{name_loss(loss)} {value:.1f}" for loss, value in zip(LOSSES, orders)
     )
-    threshold = THRESHOLDS["orders"] if orders else ""
-    return [differ_less(here, there, str(small), str(large)), Claim(text, min(falls) > orders, detail, threshold)]
+    collapsed = Claim(f"NC1 {where[0]} is above NC1 {where[1]}, under every loss", min(orders) > 0, detail)
+    return [differ_less(here, there, *where), collapsed]
 
 
 def differ_less(there: Runs, here: Runs, where_more: str, where_less: str) -> Claim:

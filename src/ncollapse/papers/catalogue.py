@@ -17,7 +17,6 @@ from ncollapse.papers import (
     mse_landscape,
     small_networks,
     weak_decays,
-    width_and_length,
 )
 from ncollapse.papers.cost import estimate_minutes
 from ncollapse.papers.coverage import measure_coverage
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from ncollapse.train import Recipe
 
 PAPERS = (bce_vs_ce, bce_vs_ce_early, all_losses, imbalanced_relu, mse_landscape)
-OURS = (bias_init, small_networks, class_sizes, weak_decays, width_and_length)
+OURS = (bias_init, small_networks, class_sizes, weak_decays)
 CATALOGUE: dict[str, Experiment] = {
     experiment.id: experiment for module in (*PAPERS, *OURS) for experiment in module.EXPERIMENTS
 }
