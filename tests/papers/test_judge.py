@@ -434,3 +434,15 @@ def test_lines_become_json():
     text = json.dumps(clean(lines), allow_nan=False)
     assert "bias_init" in text
     assert not math.isnan(len(text))
+
+
+def test_only_the_bias_of_ce_under_sgd_is_what_decay_leaves():
+    """The other numbers of the same run are those of the optimum, whatever the optimiser."""
+    keys = {"loss": ["ce"], "bias_decay": ["5e-4"]}
+    points = {p.keys["optimizer"]: p for p in expand(get_experiment("bce-vs-ce/table-10"), keys)}
+    for point in points.values():
+        found = [predict_field(point, f"train.{name}") for name in ("weight_energy", "positive_score")]
+        assert found == pytest.approx([212.3487, 5.6307], rel=5e-4)  # of batches of 128
+    assert predict_field(points["adamw"], "train.bias") == 0
+    assert predict_field(points["sgd"], "train.bias") > 4
+    assert predict_field(points["sgd"], "train.nc1") is None
