@@ -393,6 +393,15 @@ def test_the_worse_of_numbers_and_claims_decides():
     assert conclude([], [held, held, broken])[0] == "reproduced in direction"
     assert conclude([], [broken, held])[0] == "not reproduced"
     assert conclude([], [])[0] == "not run"
+    cell = publications.load("bce-vs-ce")["table-6"].cells[0]
+    for number, claim, worse in (
+        ("reproduced", broken, "not reproduced"),
+        ("not reproduced", held, "not reproduced"),
+        ("reproduced in direction", held, "reproduced in direction"),
+        ("reproduced", held, "reproduced"),
+        ("reproduced", unknown, "reproduced"),
+    ):
+        assert conclude([Line("", "", "", {}, cell, (1.0,), verdict=number)], [claim])[0] == worse
     answers = [conclude([], found, asks=True)[0] for found in ([held], [held, held, broken], [broken], [unknown])]
     assert answers == ["yes", "mostly", "no", "not run"]
 
