@@ -159,3 +159,18 @@ def test_impossible_values_are_named(bad, name):
 def test_values_that_are_no_numbers_are_named(value):
     with pytest.raises(TypeError, match=r"augment\.flip: expected a number, got"):
         Augment(flip=value)
+
+
+def test_every_draw_of_a_mix_is_a_new_one():
+    """One draw after another from one generator, and the first of two."""
+    settings = Augment(mixup=1.0, cutmix=1.0, switch_probability=0.5)
+    generator = torch.Generator().manual_seed(0)
+    first, second = (draw_mix(2000, 64, 64, settings, generator) for _ in range(2))
+    other = draw_mix(2000, 64, 64, settings, torch.Generator().manual_seed(1))
+    again = draw_mix(2000, 64, 64, settings, torch.Generator().manual_seed(0))
+    assert torch.equal(first.share, again.share)
+    assert torch.equal(first.box, again.box)
+    for one, two in ((first, second), (first, other)):
+        blended = ~(one.box.any(1) | two.box.any(1))
+        assert blended.sum() > 400
+        assert abs(np.corrcoef(one.share[blended], two.share[blended])[0, 1]) < 0.15
