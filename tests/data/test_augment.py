@@ -174,3 +174,13 @@ def test_every_draw_of_a_mix_is_a_new_one():
         blended = ~(one.box.any(1) | two.box.any(1))
         assert blended.sum() > 400
         assert abs(np.corrcoef(one.share[blended], two.share[blended])[0, 1]) < 0.15
+
+
+def test_images_of_floats_are_moved_like_bytes(images):
+    degrees = torch.tensor([0.0, 15.0, -15.0, 7.3, -2.1, 90.0, 44.0], dtype=torch.float64)
+    assert torch.equal(augment.rotate(images.double(), degrees), augment.rotate(images, degrees).double())
+    top, left = torch.arange(7), torch.arange(7).flip(0)
+    assert torch.equal(augment.crop(images.double(), top, left, 4), augment.crop(images, top, left, 4).double())
+    resized = augment.resize(images.double(), 5)
+    assert resized.dtype == torch.float64
+    assert (resized - augment.resize(images, 5)).abs().max() <= 0.5 + 1e-3
