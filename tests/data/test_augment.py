@@ -184,3 +184,11 @@ def test_images_of_floats_are_moved_like_bytes(images):
     resized = augment.resize(images.double(), 5)
     assert resized.dtype == torch.float64
     assert (resized - augment.resize(images, 5)).abs().max() <= 0.5 + 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
+def test_normalising_leaves_the_images_as_they_were(images, dtype):
+    given = images.to(dtype)
+    kept = given.clone()
+    augment.normalise(given, (0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
+    assert torch.equal(given, kept)
