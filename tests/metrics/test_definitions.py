@@ -230,3 +230,15 @@ def test_relu_logits_of_nothing_are_undefined():
     for scale, decay in ((1.0, 3.0), (0.0, 1e-3)):
         problem = nc.Problem("ce", class_counts=[9, 5, 4], weight_decay=decay, feature_decay=decay, bias=False)
         assert math.isnan(nc.measure(features, labels, scale * weight, problem=problem).nc3_relu)
+
+
+@pytest.mark.parametrize(("classes", "dim"), [(22, 20), (300, 297), (40, 5), (12, 11)])
+def test_the_frame_of_fewer_dimensions_that_is_nearest_to_the_simplex(classes, dim):
+    """P of rank d with P 1 = 0 has the angle arccos sqrt(d / (K - 1)) to the simplex, and no matrix of its rank less."""
+    columns = np.random.default_rng(0).normal(size=(classes, dim))
+    weight = torch.from_numpy(np.linalg.qr(columns - columns.mean(0)).Q)
+    m = nc.measure(weight, torch.arange(classes), weight)
+    wanted = math.sqrt(2 - 2 * math.sqrt(dim / (classes - 1)))
+    for name in ("nc2", "nc2_means", "nc3"):
+        assert getattr(m, name) == pytest.approx(wanted, abs=1e-7), name
+    assert m.nc2_rank == pytest.approx(0, abs=1e-7)
