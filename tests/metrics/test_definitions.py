@@ -234,7 +234,7 @@ def test_relu_logits_of_nothing_are_undefined():
 
 @pytest.mark.parametrize(("classes", "dim"), [(22, 20), (300, 297), (40, 5), (12, 11)])
 def test_the_frame_of_fewer_dimensions_that_is_nearest_to_the_simplex(classes, dim):
-    """P of rank d with P 1 = 0 has the angle arccos sqrt(d / (K - 1)) to the simplex, and no matrix of its rank less."""
+    """P of rank d with P 1 = 0 has the cosine sqrt(d / (K - 1)) with the simplex, and no matrix of its rank more."""
     columns = np.random.default_rng(0).normal(size=(classes, dim))
     weight = torch.from_numpy(np.linalg.qr(columns - columns.mean(0)).Q)
     m = nc.measure(weight, torch.arange(classes), weight)
