@@ -77,8 +77,9 @@ def test_settings_without_a_winner_are_counted_beside_those_with_one():
     lost = rank(findings(variant("CE", (0.95, 0.951, 0.95)), variant("BCE", (0.90, 0.901, 0.9))))
     even = rank(findings(variant("CE", (0.90, 0.91, 0.9)), variant("BCE", (0.91, 0.90, 0.9))))
     said = describe_contexts([won, won, lost, even, even])
-    assert "On accuracy, BCE wins in 2, CE wins in 1 and no loss wins in 2." in said
-    assert "largest clear" not in said, "only the ranked accuracy differs"
+    assert said.endswith(" On accuracy, BCE wins in 2, CE wins in 1 and no loss wins in 2."), (
+        "no other quantity differs"
+    )
 
 
 def test_the_largest_clear_difference_is_in_another_quantity_than_the_ranked_one():
@@ -94,3 +95,27 @@ def test_an_unfinished_loss_is_compared_on_the_seeds_it_shares(seeds, said):
     verdict = describe_ranking(rank(findings(variant("CE", (0.9, 0.91)), unfinished)))
     assert verdict.startswith(f"No verdict yet: BCE has no finished run.{said}")
     assert verdict.endswith("." if said else "run.")
+
+
+def test_without_a_test_set_training_accuracy_ranks():
+    made = [
+        variant(loss, (float("nan"),) * 3, accuracy=a)
+        for loss, a in (("CE", (0.8, 0.81, 0.8)), ("BCE", (0.9, 0.912, 0.9)))
+    ]
+    ranking = rank(findings(*made))
+    assert ranking.quantity.key == "train.accuracy"
+    assert describe_ranking(ranking).startswith("BCE wins on train accuracy: ")
+    assert rank(findings(variant("CE", (float("nan"),)))) is None
+    assert describe_ranking(None).startswith("No accuracy was measured")
+
+
+@pytest.mark.parametrize(("number", "said"), [(2, "both seeds"), (3, "all 3 seeds")])
+def test_equal_differences_need_more_seeds_and_nobody_knows_how_many(number, said):
+    """Without a number of samples there is no resolution, and equal differences have no interval."""
+    nothing = (float("nan"),) * number
+    values = {"CE": (0.5, 0.625, 0.75), "BCE": (0.625, 0.75, 0.875)}
+    made = [variant(loss, nothing, accuracy=accuracies) for loss, accuracies in values.items()]
+    verdict = describe_ranking(rank(findings(*made)))
+    assert verdict.startswith("No loss wins on train accuracy: BCE lies 12 points above CE, which may be chance. ")
+    assert verdict.endswith(f" It is the same in {said}, which gives no interval: more seeds would tell.")
+    assert "would be needed" not in verdict

@@ -264,6 +264,17 @@ def test_weights_that_were_not_measured_are_left_out():
     assert bce_vs_ce_claims.weights_ignore_the_bias(runs[1:2]).holds is None
 
 
+def test_scores_that_were_not_measured_are_left_out():
+    ends = ((5.63, -0.63), (float("nan"), -0.63), (5.65, -0.626))
+    runs = [({"loss": "ce"}, run(train__positive_score=p, train__negative_score=n)) for p, n in ends]
+    found = bce_vs_ce_claims.scores_ignore_the_bias(runs)
+    assert (found.holds, found.detail[:14]) == (True, "5.630 to 5.650")
+    spreads = [({"optimizer": "adamw"}, run(train__positive_score=1.0, train__negative_score=1.0, train__bias=1.0))]
+    spreads.append(({"optimizer": "adamw"}, run()))
+    found = bce_vs_ce_claims.small_spreads(spreads)[0]
+    assert (found.holds, found.detail) == (True, "at most 0.000 over 1 run")
+
+
 @pytest.mark.parametrize(("energy", "holds"), [(216.82, True), (216.8, False), (221.18, True), (221.2, False)])
 def test_around_is_one_percent_on_both_sides(energy, holds):
     runs = [({"loss": "ce", "optimizer": "sgd"}, run(train__weight_energy=energy))]
