@@ -76,3 +76,15 @@ def test_the_mean_over_processes_is_the_whole_batch(network, sizes):
     slopes = [torch.autograd.grad(value, list(network.parameters()), allow_unused=True) for value in (mean, total)]
     for part, every in zip(*slopes):
         assert (part - every).norm() <= 1e-5 * every.norm() + 1e-7
+
+
+def test_what_is_frozen_is_not_decayed(network):
+    x, y = draw(5)
+    frozen = network.trunk[1].weight
+    plain = define(network, x, y, CELoss(), DecaySpec(), 0.07)[0]
+    frozen.requires_grad_(False)
+    try:
+        total, _ = Objective(network, CELoss(), DecaySpec(), weight_decay=0.07)(x, y)
+    finally:
+        frozen.requires_grad_(True)
+    assert total.item() == pytest.approx(plain - 0.035 * frozen.double().square().sum().item(), rel=1e-5)
