@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ncollapse import cli, early_gpu
 
@@ -124,8 +125,17 @@ def test_libraries_are_loaded_after_the_context_and_waited_for(monkeypatch):
     early_gpu.wait_for_gpu()  # nothing is left to wait for
 
 
-def test_the_small_work_can_be_done():
-    early_gpu.use_libraries(torch.device("cpu"))
+def test_the_small_work_is_a_convolution_both_ways_and_products():
+    called = []
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            called.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Noting():
+        early_gpu.use_libraries(torch.device("cpu"))
+    assert {"convolution", "convolution_backward", "mm", "addmm"} <= set(called)
 
 
 @pytest.mark.usefixtures("cuda")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ncollapse.compare import compare_runs
-from ncollapse.compare.classes import assign_groups, tabulate_classes
+from ncollapse.compare.classes import assign_groups, read_class_values, tabulate_classes
 from ncollapse.metrics.by_class import describe_classes
 from ncollapse.runs.record import read_runs
 from reference.runs import write_run
@@ -97,3 +97,34 @@ def test_balanced_classes_and_old_records_give_no_table(tmp_path):
     write_classes(tmp_path / "a", [100, 95, 90])
     write_run(tmp_path / "b", {"loss.name": "ce"})
     assert tabulate_classes(compare_runs(read_runs(tmp_path))) == []
+
+
+def test_groups_have_the_mean_accuracy_of_their_classes(tmp_path):
+    """Of those that were tested: a class without test samples has no accuracy."""
+    path = write_run(tmp_path, {})
+    summary = json.loads((path / "summary.json").read_text())
+    accuracy = [0.9, 0.7, 0.5, None, 0.3, 0.2, None]
+    block = {"names": list("abcdefg"), "train_counts": [9, 8, 7, 6, 5, 4, 3], "accuracy": accuracy, "f1": accuracy}
+    summary["test_by_class"] = {**block, "balanced_accuracy": 0.52, "macro_f1": 0.5}
+    (path / "summary.json").write_text(json.dumps(summary))
+    (record,) = read_runs(tmp_path)
+    groups = assign_groups(block["train_counts"])
+    assert groups == ("head", "head", "middle", "middle", "middle", "tail", "tail")
+    wanted = {"head": 0.8, "middle": 0.4, "tail": 0.2, "balanced_accuracy": 0.52, "macro_f1": 0.5}
+    assert read_class_values(record, groups) == pytest.approx(wanted)
+    nothing = read_class_values(record, ("head",) * 3 + ("middle",) + ("head",) * 3)
+    assert math.isnan(nothing["middle"])
+    assert math.isnan(nothing["tail"])
+    assert read_class_values(record, groups[:3]) == {}
+
+
+def test_a_seed_without_classes_is_no_pair(tmp_path):
+    write_classes(tmp_path, [100, 30, 5])
+    for file in tmp_path.glob("*/summary.json"):
+        summary, config = json.loads(file.read_text()), json.loads((file.parent / "config.json").read_text())
+        if (config["loss"]["name"], config["seed"]) == ("bce", 1):
+            del summary["test_by_class"]
+            file.write_text(json.dumps(summary))
+    (table,) = tabulate_classes(compare_runs(read_runs(tmp_path)))
+    difference = table.rows[1].differences["tail"]
+    assert (difference.n, difference.mean) == (1, pytest.approx(0.3))

@@ -9,7 +9,8 @@ import pytest
 
 from ncollapse.compare import QUANTITIES, compare_records, compare_runs
 from ncollapse.compare.findings import find, sample_share
-from ncollapse.compare.ranking import find_effects, rank
+from ncollapse.compare.ranking import Effect, find_effects, rank
+from ncollapse.compare.seeds import Difference
 from ncollapse.compare.variants import Variant
 from ncollapse.runs.record import RunRecord, read_runs
 from reference.runs import write_run
@@ -449,3 +450,29 @@ def test_rounding_of_nc2_is_no_difference(tmp_path):
     ratio = found.findings[1].ratios["train.nc2"]
     assert ratio.n == 0
     assert "NC2" not in found.verdict
+
+
+def test_ten_points_weigh_as_much_as_a_factor_of_e():
+    rates, ratios = (
+        [q for q in QUANTITIES if q.percent is percent and q.ratio is not percent] for percent in (True, False)
+    )
+    assert rates
+    assert ratios
+    for mean, quantities in ((0.1, rates), (-0.1, rates), (1.0, ratios), (-1.0, ratios)):
+        for quantity in quantities:
+            effect = Effect(None, quantity, Difference(mean, mean - 0.01, mean + 0.01, 0.01, 3))
+            assert effect.size == pytest.approx(1, rel=1e-12)
+            assert effect.good is ((quantity.better == "higher") == (mean > 0))
+
+
+def test_the_fewest_shared_seeds_count(tmp_path):
+    values = {
+        "ce": {"test.accuracy": [0.93, 0.94, 0.93]},
+        "bce": {"test.accuracy": [0.91, 0.92, 0.91]},
+        "mse": {"test.accuracy": [0.80]},
+    }
+    found = write_values(tmp_path, values)
+    (ranking,) = found.rankings
+    assert sorted(p.behind.n for p in ranking.places if p.behind) == [1, 3]
+    assert ranking.pairs == 1
+    assert found.verdict.startswith("No verdict from one seed")

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ncollapse.compare.seeds import collapse_speed, estimate, mean_interval, paired_difference, seeds_needed
+from ncollapse.compare.seeds import (
+    Difference,
+    collapse_speed,
+    estimate,
+    mean_interval,
+    paired_difference,
+    seeds_needed,
+)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 30])
@@ -133,3 +140,33 @@ def test_collapse_that_never_happens_is_none():
     speed = collapse_speed([{"epoch": 1, "train": {"accuracy": 0.99, "uniform_accuracy": 0.5, "nc1": 0.2}}])
     assert (speed.accuracy_epoch, speed.uniform_accuracy_epoch, speed.nc1_epoch) == (None, None, None)
     assert collapse_speed([]).accuracy_epoch is None
+
+
+def test_the_seeds_needed_are_counted_for_any_spread():
+    """Against the definition, for means of a tenth to three standard deviations."""
+    rng = np.random.default_rng(2)
+    for _ in range(40):
+        sample = rng.normal(rng.uniform(0.1, 3), 1.0, 4)
+        std, mean = np.std(sample, ddof=1), abs(np.mean(sample))
+        tried = range(2, 301)
+        wanted = next((n for n in tried if stats.t.ppf(0.975, n - 1) * std / math.sqrt(n) < mean), None)
+        assert seeds_needed(paired_difference([0.0] * 4, sample.tolist()), most=300) == wanted
+
+
+def test_infinite_values_are_no_measure_of_rounding():
+    d = paired_difference([1.0, 2.0, math.inf, 1.0], [1.5, 2.7, 3.0, math.inf])
+    assert (d.n, d.mean) == (2, pytest.approx(0.6))
+    assert d.has_interval
+
+
+def test_no_difference_is_too_small_unless_something_says_so():
+    assert Difference(0.05, 0.01, 0.09, 0.01, 3).clear
+    assert not Difference(0.05, 0.01, 0.09, 0.01, 3, smallest=0.05).clear
+    assert math.isnan(Difference(0.05, 0.01, 0.09, 0.01, 3).steps)
+
+
+def test_an_nc1_of_exactly_zero_has_no_logarithm():
+    history = [{"epoch": e, "train": {"nc1": v, "nc2": v, "nc3": v}} for e, v in ((1, 1e-4), (2, 0.0), (3, 1e-14))]
+    speed = collapse_speed(history)
+    assert (speed.log_nc1, speed.log_nc2, speed.log_nc3) == pytest.approx((-9, -4, -4))
+    assert (speed.nc1_epoch, speed.early_epochs) == (1, 3)

@@ -159,3 +159,36 @@ def test_impossible_values_are_named(bad, name):
 def test_values_that_are_no_numbers_are_named(value):
     with pytest.raises(TypeError, match=r"augment\.flip: expected a number, got"):
         Augment(flip=value)
+
+
+def test_every_draw_of_a_mix_is_a_new_one():
+    """One draw after another from one generator, and the first of two."""
+    settings = Augment(mixup=1.0, cutmix=1.0, switch_probability=0.5)
+    generator = torch.Generator().manual_seed(0)
+    first, second = (draw_mix(2000, 64, 64, settings, generator) for _ in range(2))
+    other = draw_mix(2000, 64, 64, settings, torch.Generator().manual_seed(1))
+    again = draw_mix(2000, 64, 64, settings, torch.Generator().manual_seed(0))
+    assert torch.equal(first.share, again.share)
+    assert torch.equal(first.box, again.box)
+    for one, two in ((first, second), (first, other)):
+        blended = ~(one.box.any(1) | two.box.any(1))
+        assert blended.sum() > 400
+        assert abs(np.corrcoef(one.share[blended], two.share[blended])[0, 1]) < 0.15
+
+
+def test_images_of_floats_are_moved_like_bytes(images):
+    degrees = torch.tensor([0.0, 15.0, -15.0, 7.3, -2.1, 90.0, 44.0], dtype=torch.float64)
+    assert torch.equal(augment.rotate(images.double(), degrees), augment.rotate(images, degrees).double())
+    top, left = torch.arange(7), torch.arange(7).flip(0)
+    assert torch.equal(augment.crop(images.double(), top, left, 4), augment.crop(images, top, left, 4).double())
+    resized = augment.resize(images.double(), 5)
+    assert resized.dtype == torch.float64
+    assert (resized - augment.resize(images, 5)).abs().max() <= 0.5 + 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
+def test_normalising_leaves_the_images_as_they_were(images, dtype):
+    given = images.to(dtype)
+    kept = given.clone()
+    augment.normalise(given, (0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
+    assert torch.equal(given, kept)

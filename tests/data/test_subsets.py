@@ -106,3 +106,32 @@ def test_random_labels_keep_counts_and_lose_meaning(digits):
 def test_impossible_subsets_are_refused(digits, call, match):
     with pytest.raises(ValueError, match=match):
         call(digits)
+
+
+def test_what_is_not_said_is_seed_zero_and_half_of_the_classes(digits):
+    least = min(digits.counts())
+    assert step_imbalance(digits, 10).counts() == (least,) * 5 + (least // 10,) * 5
+    for made, same in (
+        (step_imbalance(digits, 10), step_imbalance(digits, 10, 0.5, seed=0)),
+        (long_tail(digits, 10), long_tail(digits, 10, seed=0)),
+        (samples_per_class(digits, 9), samples_per_class(digits, 9, seed=0)),
+        (random_labels(digits), random_labels(digits, seed=0)),
+        (validation_split(digits)[1], validation_split(digits, 0.1, seed=0)[1]),
+    ):
+        assert torch.equal(made.images, same.images)
+        assert torch.equal(made.labels, same.labels)
+
+
+def test_long_tails_by_hand():
+    assert long_tail_counts(1, 7, 10) == (7,)
+    assert long_tail_counts(3, 400, 16) == (400, 100, 25)
+    assert step_counts(5, 100, 8, 0.4) == (100, 100, 100, 12, 12)
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.999])
+def test_no_part_of_a_split_is_empty(digits, fraction):
+    few = samples_per_class(digits, 4)
+    with pytest.raises(ValueError, match=f"fraction {fraction} of 40 samples leaves one part empty"):
+        validation_split(few, fraction)
+    rest, held = validation_split(few, 0.25)
+    assert (rest.counts(), held.counts()) == ((3,) * 10, (1,) * 10)

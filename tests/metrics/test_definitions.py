@@ -209,3 +209,36 @@ def test_equal_rows_of_the_classifier_have_no_frame(classes, dim):
     apart = nc.measure(features, labels, equal + 1e-9 * rng.normal(size=equal.shape))
     assert 0 < apart.nc2 < 1.5
     assert 0 < apart.nc3_centred < 2
+
+
+def test_relu_logits_are_compared_at_the_counts_of_the_problem():
+    """A measured part may hold the classes in other shares than the training set."""
+    counts, decay = [40, 6, 12, 3], 3e-3
+    features, labels, weight, _ = make(10, [9, 9, 9, 9], 6, offset=0.5)
+    problem = nc.Problem("ce", class_counts=counts, weight_decay=decay, feature_decay=decay, bias=False)
+    means = [features[labels == k].double().mean(0).numpy() for k in range(4)]
+    expected = reference.relu_logits(weight.double().numpy(), means, counts, decay, decay)
+    found = nc.measure(features, labels, weight, problem=problem).nc3_relu
+    agree(found, expected, "nc3_relu")
+    other = reference.relu_logits(weight.double().numpy(), means, [61 / 4] * 4, decay, decay)
+    assert abs(found - float(other)) > 1e-3
+
+
+def test_relu_logits_of_nothing_are_undefined():
+    """Where every class is predicted to collapse, or W is 0, one of the tables has no norm."""
+    features, labels, weight, _ = make(11, [9, 5, 4], 6, offset=0.5)
+    for scale, decay in ((1.0, 3.0), (0.0, 1e-3)):
+        problem = nc.Problem("ce", class_counts=[9, 5, 4], weight_decay=decay, feature_decay=decay, bias=False)
+        assert math.isnan(nc.measure(features, labels, scale * weight, problem=problem).nc3_relu)
+
+
+@pytest.mark.parametrize(("classes", "dim"), [(22, 20), (300, 297), (40, 5), (12, 11)])
+def test_the_frame_of_fewer_dimensions_that_is_nearest_to_the_simplex(classes, dim):
+    """P of rank d with P 1 = 0 has the cosine sqrt(d / (K - 1)) with the simplex, and no matrix of its rank more."""
+    columns = np.random.default_rng(0).normal(size=(classes, dim))
+    weight = torch.from_numpy(np.linalg.qr(columns - columns.mean(0)).Q)
+    m = nc.measure(weight, torch.arange(classes), weight)
+    wanted = math.sqrt(2 - 2 * math.sqrt(dim / (classes - 1)))
+    for name in ("nc2", "nc2_means", "nc3"):
+        assert getattr(m, name) == pytest.approx(wanted, abs=1e-7), name
+    assert m.nc2_rank == pytest.approx(0, abs=1e-7)

@@ -218,3 +218,46 @@ def test_the_tables_show_nc1_of_the_last_epoch(item):
     record = run(history=[{"epoch": e, "train": {"nc1": value}} for e, value in ((1, 0.5), (2, 0.25))], train__nc1=0.5)
     assert read_value(record, field) == 0.25
     assert read_value(run(train__nc1=0.5), field) == 0.5, "a record without a history"
+
+
+def test_the_allowance_of_the_printed_range_is_three_standard_errors():
+    """Two ranges, each of means over three seeds: 3 s sqrt(2/3 + 2/3), s = 1 point; over six seeds, 3 s sqrt(1)."""
+    found = claims.range_as_printed(over_seeds(LARGE, 0.01, 0.01), "large")
+    assert found.detail == "1.00 points over 4 losses, three standard errors 3.46"
+    six = over_seeds(LARGE, 0.01, 0.01) + [
+        place(*LARGE, loss, 0.9 + 0.01 * i / 3 + 0.01 * s, seed=4 + s)
+        for i, loss in enumerate(claims.LOSSES)
+        for s in (-1, 0, 1)
+    ]
+    error = 3 * (0.8 * (1 / 3 + 2 / 3)) ** 0.5  # the variance over six of these is 4/5
+    assert claims.range_as_printed(six, "large").detail.endswith(f"three standard errors {error:.2f}")
+
+
+def test_steps_are_told_in_points():
+    (first, *_) = claims.by_width_and_epochs(steps(0.9, 0.7))
+    assert first.detail == "4 of 4 steps: +15.00, +15.00, +15.00, +15.00 points"
+
+
+def test_half_of_the_steps_are_not_most_of_them():
+    half = steps(0.9, 0.9, claims.LOSSES[:2]) + steps(0.7, 0.9, claims.LOSSES[2:])
+    found = claims.raises(half, "width", "a wider network", mostly=True)
+    assert (found.holds, found.detail[:6]) == (False, "2 of 4")
+
+
+def test_every_pair_of_a_small_and_a_large_network_counts():
+    runs = [place(*SMALL, "ce", 0.9), place(*LARGE, "ce", 0.95, 1e-4), place(*SMALL, "mse", 0.9)]
+    runs += [place(*LARGE, "mse", 0.95, 0.1)]
+    found = claims.more_collapsed_when_large(runs)
+    assert (found.holds, found.detail) == (False, "2.5 orders in the mean over 2 pairs of runs")
+
+
+def test_metrics_that_vanish_or_were_measured_once_have_not_fallen():
+    """A value of 0 has no logarithm; without all three metrics a loss has no fall."""
+    ends = {"ce": 0.1, "focal": 0.5, "ls": 0.01, "mse": 0.01}
+    runs = [({"loss": loss}, run(history=falling(1.0, end, 0.0))) for loss, end in ends.items()]
+    found = claims.focal_is_slowest(runs)
+    assert found.holds is True
+    assert found.detail == "orders of magnitude: ce 1.00, focal 0.30, ls 2.00, mse 2.00"
+    assert claims.focal_is_slowest([*runs[:3], ({"loss": "mse"}, run(history=falling(1.0)))]).holds is None
+    assert claims.still_falling(runs).detail == "12 of 12 curves"
+    assert claims.still_falling([({}, run(history=falling(1.0)))]).detail == ""

@@ -2,11 +2,13 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from ncollapse.papers import claims
 from ncollapse.papers.catalogue import CATALOGUE
+from ncollapse.papers.matching import Match
 from reference.paper_runs import curve, run
 
 
@@ -205,3 +207,38 @@ def test_gains_below_three_standard_errors_are_counted():
     assert said not in claims.higher_under_bce(pair(0.013), "test.accuracy", "accuracy").detail
     assert said not in claims.higher_under_bce(pair(0.012, samples=20_000), "test.accuracy", "accuracy").detail
     assert said not in claims.higher_under_bce(pair(0.012) + pair(0.012, seed=1), "test.accuracy", "accuracy").detail
+
+
+def test_orders_of_magnitude_of_several_runs_are_a_range():
+    runs = [({}, run(history=curve(1.0, end))) for end in (1e-2, 1e-5, 1e-3)]
+    found = claims.falls_by_orders(runs)
+    assert (found.holds, found.detail) == (True, "by 2.0 to 5.0 orders over 3 runs")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [((3, 2, 1), (0.9, 0.8, 0.7), 3), ((3, 2, 1), (0.7, 0.8, 0.9), 0), ((2, 3, 1), (0.8, 0.9, 0.85), 2)],
+)
+def test_pairs_are_ordered_alike_in_whichever_order_the_runs_come(first, second, kept):
+    pairs = [({}, run(train__nc4=a, test__accuracy=b)) for a, b in zip(first, second)]
+    found = claims.ordered_alike(pairs, "train.nc4", "test.accuracy", "text")
+    assert (found.holds, found.detail[:6]) == (kept == 3, f"{kept} of 3")
+
+
+def test_of_trials_the_share_that_most_have_counts_and_of_equals_the_longest():
+    def matched(asked, ran, name):
+        point = SimpleNamespace(keys={"name": name}, recipe=SimpleNamespace(optim=SimpleNamespace(epochs=asked)))
+        return Match(point, (run(epochs=ran, test__accuracy=0.5),))
+
+    def chosen(*matches):
+        seen = []
+        experiment = SimpleNamespace(claims=lambda runs: seen.extend(runs) or [], beyond=None)
+        claims.check_claims(experiment, matches)
+        return "".join(keys["name"] for keys, _ in seen)
+
+    tenths, fifths = [matched(100, 10, "a"), matched(200, 20, "b")], [matched(100, 20, "c"), matched(50, 10, "d")]
+    assert chosen(*tenths, fifths[0]) == "ab"
+    assert chosen(tenths[0], *fifths) == "cd"
+    assert chosen(*tenths, *fifths) == chosen(*fifths, *tenths) == "cd"
+    assert chosen(*tenths, *fifths, matched(100, 25, "e")) == "e", "a quarter is no trial"
+    assert Match(tenths[0].point).epochs == 100, "without runs: as long as asked for"

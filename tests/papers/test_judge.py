@@ -1,7 +1,6 @@
 """Published, ours, predicted: lines, tolerances and verdicts, on records made by hand."""
 
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -393,6 +392,15 @@ def test_the_worse_of_numbers_and_claims_decides():
     assert conclude([], [held, held, broken])[0] == "reproduced in direction"
     assert conclude([], [broken, held])[0] == "not reproduced"
     assert conclude([], [])[0] == "not run"
+    cell = publications.load("bce-vs-ce")["table-6"].cells[0]
+    for number, claim, worse in (
+        ("reproduced", broken, "not reproduced"),
+        ("not reproduced", held, "not reproduced"),
+        ("reproduced in direction", held, "reproduced in direction"),
+        ("reproduced", held, "reproduced"),
+        ("reproduced", unknown, "reproduced"),
+    ):
+        assert conclude([Line("", "", "", {}, cell, (1.0,), verdict=number)], [claim])[0] == worse
     answers = [conclude([], found, asks=True)[0] for found in ([held], [held, held, broken], [broken], [unknown])]
     assert answers == ["yes", "mostly", "no", "not run"]
 
@@ -432,5 +440,17 @@ def test_lines_become_json():
 
     lines = compare(get_experiment("bce-vs-ce/table-9"), match(get_experiment("bce-vs-ce/table-9").grid()[:1], []))
     text = json.dumps(clean(lines), allow_nan=False)
-    assert "bias_init" in text
-    assert not math.isnan(len(text))
+    assert [row["field"] for row in json.loads(text)] == [line.field for line in lines]
+    assert all(row["keys"]["bias_init"] == line.keys["bias_init"] for row, line in zip(json.loads(text), lines))
+
+
+def test_only_the_bias_of_ce_under_sgd_is_what_decay_leaves():
+    """The other numbers of the same run are those of the optimum, whatever the optimiser."""
+    keys = {"loss": ["ce"], "bias_decay": ["5e-4"]}
+    points = {p.keys["optimizer"]: p for p in expand(get_experiment("bce-vs-ce/table-10"), keys)}
+    for point in points.values():
+        found = [predict_field(point, f"train.{name}") for name in ("weight_energy", "positive_score")]
+        assert found == pytest.approx([212.3487, 5.6307], rel=5e-4)  # of batches of 128
+    assert predict_field(points["adamw"], "train.bias") == 0
+    assert predict_field(points["sgd"], "train.bias") > 4
+    assert predict_field(points["sgd"], "train.nc1") is None

@@ -162,3 +162,46 @@ def test_figure_3_needs_every_optimiser():
 def test_random_labels_must_be_fitted(fit, holds):
     runs = [({"loss": loss}, run(train__accuracy=fit, history=curve(1.0, 0.01))) for loss in ("mse", "ce")]
     assert [claim.holds for claim in claims.random_labels_collapse(runs)] == [holds, holds, True, True]
+
+
+@pytest.mark.parametrize("left", [-1.2, -1.12, -1.0, -0.6, -0.3, -0.12, -0.05])
+def test_the_share_on_the_boundary_of_an_even_spread_is_exact(left):
+    """Margins that are uniform on an interval of length 1.2 have a sixth in 0.2 of it."""
+    values = margins(*(left + 1.2 * level for level in (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)))
+    share = claims.share_on_boundary(replace(run(), summary={"train": {"cosine_margin": values}}))
+    inside = max(0.0, min(0.1, left + 1.2) - max(-0.1, left))
+    assert share == pytest.approx(inside / 1.2, rel=1e-12)
+
+
+def test_the_numbers_behind_the_dimensions_are_told():
+    runs = [at("mse", 3, 0.61), at("mse", 5, 0.712), at("mse", 9, 0.953), at("mse", 512, 0.95)]
+    found = claims.needs_dimensions(runs, "test.accuracy", "x")
+    assert (found.holds, found.detail) == (True, "accuracy at best 71.20 % below, at worst 95.00 % from K - 1 on")
+    assert claims.needs_dimensions(runs[:2], "test.accuracy", "x").holds is None
+    assert claims.does_not_need_dimensions([at("ce", 3, 0.93), at("ce", 9, 0.95)]).detail == "2.00 points over 2 runs"
+
+
+def test_from_nine_dimensions_on_the_boundary_may_fill_again():
+    """Only the steps from fewer than K - 1 dimensions decide."""
+
+    def shares(*by_dim):
+        """A share s within 0.1 of 0: the margins are even over an interval of length 0.2 / s."""
+        runs = []
+        for dim, share in by_dim:
+            values = margins(*((level - 0.5) * 0.2 / share for level in (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)))
+            runs.append(({"loss": "mse", "dim": dim}, replace(run(), summary={"train": {"cosine_margin": values}})))
+        return claims.more_on_the_boundary(runs)
+
+    found = shares((3, 0.8), (5, 0.5), (9, 0.2), (512, 0.3))
+    assert (found.holds, found.detail) == (True, "80 % at d = 3, 50 % at d = 5, 20 % at d = 9, 30 % at d = 512")
+    assert shares((3, 0.8), (5, 0.2), (8, 0.3), (9, 0.1)).holds is False
+    assert shares((8, 0.3), (9, 0.3)).holds is False
+
+
+def test_optimisers_without_an_accuracy_are_left_out():
+    runs = [
+        ({"optimizer": name}, run(test__accuracy=a)) for name, a in (("a", 0.7), ("b", float("nan")), ("c", 0.7101))
+    ]
+    found = claims.generalise_differently(runs)
+    assert (found.holds, found.detail) == (True, "1.01 points over 2 runs")
+    assert claims.generalise_differently(runs[:2]).holds is None

@@ -242,3 +242,79 @@ def test_the_initial_draw_is_no_cause_of_what_is_beyond_it():
 def test_a_missing_delay_is_a_cause_where_the_bias_ends_as_it_does_without(ours, known):
     keys = {"loss": "bce", "optimizer": "adamw", "augment": "DA1", "other_schedule": True}
     assert bool(bce_vs_ce_claims.find_cause(line("train.bias", (ours,), "2.16", **keys))) is known
+
+
+@pytest.mark.parametrize(
+    ("field", "runs", "known"),
+    [
+        ("train.negative_score", ("cfa420863d23",), True),
+        ("train.negative_score", ("0123456789ab",), False),
+        ("train.positive_score", ("cfa420863d23",), False),
+    ],
+)
+def test_scattered_scores_are_a_cause_in_the_run_that_was_looked_at(field, runs, known):
+    one = line(field, (-3.3,), "-4.04", model="resnet50", optimizer="sgd", loss="bce")
+    assert (bce_vs_ce_claims.find_cause(replace(one, runs=runs)) == bce_vs_ce_claims.SCATTERED) is known
+
+
+def test_weights_that_were_not_measured_are_left_out():
+    runs = [({"loss": "ce", "optimizer": "sgd"}, run(train__weight_energy=v)) for v in (218.0, float("nan"), 220.5)]
+    found = bce_vs_ce_claims.weights_ignore_the_bias(runs)
+    assert (found.holds, found.detail) == (True, "SGD 218.00 to 220.50 over 2 runs")
+    assert bce_vs_ce_claims.weights_ignore_the_bias(runs[1:2]).holds is None
+
+
+def test_scores_that_were_not_measured_are_left_out():
+    ends = ((5.63, -0.63), (float("nan"), -0.63), (5.65, -0.626))
+    runs = [({"loss": "ce"}, run(train__positive_score=p, train__negative_score=n)) for p, n in ends]
+    found = bce_vs_ce_claims.scores_ignore_the_bias(runs)
+    assert (found.holds, found.detail[:14]) == (True, "5.630 to 5.650")
+    spreads = [({"optimizer": "adamw"}, run(train__positive_score=1.0, train__negative_score=1.0, train__bias=1.0))]
+    spreads.append(({"optimizer": "adamw"}, run()))
+    found = bce_vs_ce_claims.small_spreads(spreads)[0]
+    assert (found.holds, found.detail) == (True, "at most 0.000 over 1 run")
+
+
+@pytest.mark.parametrize(("energy", "holds"), [(216.82, True), (216.8, False), (221.18, True), (221.2, False)])
+def test_around_is_one_percent_on_both_sides(energy, holds):
+    runs = [({"loss": "ce", "optimizer": "sgd"}, run(train__weight_energy=energy))]
+    assert bce_vs_ce_claims.weights_ignore_the_bias(runs).holds is holds
+
+
+def test_every_bias_with_a_large_decay_reaches_zero():
+    """The largest of those and the smallest of the others decide."""
+
+    def found(large, small):
+        ends = [(5e-3, end) for end in large] + [(5e-4, end) for end in small]
+        keys = {"loss": "ce", "optimizer": "sgd"}
+        return bce_vs_ce_claims.bias_vanishes_at_large_decay(
+            [({**keys, "bias_decay": decay}, run(train__bias=end)) for decay, end in ends]
+        )
+
+    assert (found((0.01, -0.02), (4.0, 9.0)).holds, found((0.01, -0.2), (4.0, 9.0)).holds) == (True, False)
+    assert found((0.01, -0.02), (4.0, 0.01)).holds is False
+    assert found((0.01, -0.02), (4.0, 9.0)).detail == (
+        "at most 0.0200 over 2 runs, at least 4.0000 over 2 runs with less"
+    )
+
+
+@pytest.mark.parametrize(("apart", "holds"), [((8, 9), None), ((8, 9, 5), True), ((8, 5, 5), False)])
+def test_three_pairs_decide_which_gap_of_scores_is_larger(apart, holds):
+    """The scores of CE lie 6 apart."""
+    runs = [
+        (
+            {"model": i, "loss": loss},
+            run(
+                **{
+                    f"{part}__{k}_score": v
+                    for part in ("train", "test")
+                    for k, v in (("positive", gap), ("negative", 0))
+                }
+            ),
+        )
+        for i, gaps in enumerate(apart)
+        for loss, gap in (("ce", 6.0), ("bce", float(gaps)))
+    ]
+    found = bce_vs_ce_claims.score_gaps(runs)
+    assert [claim.holds for claim in found] == [holds] * 2
+    assert ", ".join(f"{gap}.00 for 6.00" for gap in apart) in found[0].detail

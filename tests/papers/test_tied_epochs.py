@@ -8,7 +8,7 @@ from ncollapse.papers import markdown
 from ncollapse.papers.catalogue import get_experiment
 from ncollapse.papers.experiment import expand
 from ncollapse.papers.outcome import evaluate
-from ncollapse.papers.tied_epochs import find_tied_range
+from ncollapse.papers.tied_epochs import find_tied_epochs, find_tied_range
 from ncollapse.runs.record import RunRecord
 from reference.paper_runs import record
 
@@ -81,3 +81,35 @@ def test_test_scores_move_as_training_scores_do():
     rows[1]["test"]["positive_score"] = {"mean": 2.0}
     rows[0]["test"]["positive_score"] = {"mean": 2.25}
     assert find_tied_range(run, "test.positive_score") == (-0.25, 0.0)
+
+
+def make(epochs, selected, accuracies, scores, samples=100):
+    """A run with an accuracy and, at some of the epochs, a score."""
+    rows = [{"epoch": e, "train": {}, "test": {}} for e in epochs]
+    for row, accuracy, score in zip(rows, accuracies, scores):
+        row["test"] |= {} if accuracy is None else {"accuracy": accuracy}
+        row["train"] |= {} if score is None else {"positive_score": {"mean": score}}
+    summary = {"selected_epoch": selected, "test": {"num_samples": samples}}
+    return RunRecord(None, "run", {}, history=rows, summary=summary, status="finished")
+
+
+def test_one_standard_error_is_still_tied():
+    """At 0.5 of 100 samples it is 0.05."""
+    record = make((1, 2, 3), 2, (0.45, 0.5, 0.449), (1.0, 2.0, 3.0))
+    assert find_tied_epochs(record) == {1, 2}
+    assert find_tied_range(record, "train.positive_score") == (-1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        make((1, 2), 1, (None, None), (1.0, 2.0)),
+        make((1, 2), 1, (0.5, 0.5), (1.0, 2.0), samples=0),
+        make((1, 2), 3, (0.5, 0.5), (1.0, 2.0)),
+        make((1, 2), 1, (0.5, 0.5), (1.0, None)),
+        make((1, 2), 2, (0.5, 0.5), (1.0, None)),
+    ],
+    ids=["no accuracy", "no samples", "selected not measured", "tied without a score", "selected without a score"],
+)
+def test_what_was_not_measured_widens_nothing(record):
+    assert find_tied_range(record, "train.positive_score") == (0.0, 0.0)

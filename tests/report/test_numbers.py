@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncollapse.compare.numbers import deviation, show, show_difference, show_estimate
+from ncollapse.compare.numbers import deviation, show, show_difference, show_estimate, show_images
 from ncollapse.compare.seeds import Difference, Estimate
 from ncollapse.report.encoding import compact, compact_matrix, embed
 
@@ -68,3 +68,10 @@ def test_embedded_json_cannot_leave_its_script():
     text = embed(value)
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == value
+
+
+@pytest.mark.parametrize(("images", "said"), [(1, "1 image"), (-1, "1 image"), (2, "2 images"), (0.5, "0.5 images")])
+def test_one_image_is_singular(images, said):
+    difference = Difference(images / 250, -0.1, 0.1, 0.5, 3, resolution=1 / 250)
+    assert show_images(difference) == said
+    assert show_images(Difference(0.1, -0.1, 0.3, 0.5, 3)) == ""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import ncollapse as nc
 from ncollapse.losses import make_loss
+from ncollapse.theory import certify_if_known, mixing_law
 from reference import dual
 
 LOSSES = {
@@ -374,3 +375,42 @@ def test_a_module_in_the_place_of_the_weight_is_named():
     linear = torch.nn.Linear(3, 2)
     with pytest.raises(TypeError, match=r"^weight: expected an array \[K, d\], got Linear; .* head=$"):
         nc.certify(torch.ones(4, 3), torch.tensor([0, 1, 0, 1]), linear, weight_decay=0.1, feature_decay=0.1)
+
+
+def test_the_relative_gap_is_a_share_of_the_objective():
+    rng = np.random.default_rng(8)
+    h, y, w, b = draw_point(rng, 3, 4, 12, 1.0)
+    c = nc.certify(h, y, w, b, "bce", weight_decay=0.02, feature_decay=0.03, bias_decay=0.1)
+    assert c.gap == pytest.approx(c.objective - c.lower_bound, rel=1e-12)
+    assert c.relative_gap * c.objective == pytest.approx(c.gap, rel=1e-12)
+    assert 0.01 < c.relative_gap < 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seen", "known"),
+    [
+        ({"class_counts": (4, 2, 6)}, (0, 1, 2), True),
+        ({"class_counts": (4, 2, 6)}, (0, 2), False),
+        ({"class_counts": (4, 0, 6)}, (0, 2), True),
+        ({"class_counts": (4, 2, 6), "batch_size": 6}, (0, 2), False),
+        ({"per_class": 4, "num_classes": 3}, (0, 1), False),
+        ({"per_class": 4, "num_classes": 3}, (0, 1, 2), True),
+        ({"batch_size": 6, "num_classes": 3}, (0, 1), True),
+    ],
+)
+def test_a_class_that_counts_must_have_been_measured(sizes, seen, known):
+    h, y, w, b = map(torch.from_numpy, draw_point(np.random.default_rng(9), 3, 4, 12, 1.0))
+    kept = torch.isin(y, torch.tensor(seen))
+    problem = nc.Problem("ce", weight_decay=0.02, feature_decay=0.03, bias_decay=0.1, **sizes)
+    found = certify_if_known(h[kept], y[kept], nc.Head(w, b), problem)
+    assert (found is not None) == known
+    if known:
+        assert found.gap == nc.certify(h[kept], y[kept], w, b, problem).gap
+
+
+def test_nothing_is_certified_without_a_problem_or_a_convex_loss():
+    h, y, w, b = map(torch.from_numpy, draw_point(np.random.default_rng(9), 3, 4, 12, 1.0))
+    sizes = {"num_classes": 3, "per_class": 4, "weight_decay": 0.02, "feature_decay": 0.03}
+    smooth = nc.Problem("ce", mixing=mixing_law(3, label_smoothing=0.1), **sizes)
+    for problem in (None, nc.Problem("focal", **sizes), smooth):
+        assert certify_if_known(h, y, nc.Head(w, b), problem) is None

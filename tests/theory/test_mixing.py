@@ -54,6 +54,30 @@ def test_the_law_without_mixing_is_the_plain_one():
 
 
 @pytest.mark.parametrize(
+    ("features", "tau", "lb", "phase", "rank"),
+    [
+        ("free", 0.02, 0.0, "centred", 3),
+        ("free", 0.1, 0.1, "centred", 3),
+        ("free", 0.02, 0.1, "saturated", 4),
+        ("free", 0.5, 3.0, "collapsed", 0),
+        ("relu", 0.02, 0.0, "orthogonal-frame", 4),
+        ("relu", 0.1, 0.1, "orthogonal-frame", 4),
+        ("relu", 0.1, 3.0, "saturated", 4),
+        ("relu", 0.5, 0.1, "collapsed", 0),
+    ],
+)
+def test_phases_without_mixing_are_those_of_the_closed_form(features, tau, lb, phase, rank):
+    options = {"per_class": 2, "bias_decay": lb, "weight_decay": tau, "feature_decay": tau, "features": features}
+    smooth = nc.predict("bce", 4, label_smoothing=0.2, **options)
+    mixed = nc.predict("bce", mixing=mixing_law(4, label_smoothing=0.2), **options)
+    assert (smooth.method, mixed.method) == ("closed", "symmetric")
+    assert (smooth.phase, smooth.rank) == (mixed.phase, mixed.rank) == (phase, rank)
+    assert mixed.separates == smooth.separates
+    for name in ("gap", "mean_component", "bias", "objective"):
+        assert getattr(mixed, name) == pytest.approx(getattr(smooth, name), abs=1e-6), name
+
+
+@pytest.mark.parametrize(
     ("loss", "k", "lb", "features"),
     [
         ("ce", 3, 0.0, "free"),

@@ -8,6 +8,7 @@ import torch
 
 import ncollapse as nc
 from ncollapse.theory.dual import lower_bound
+from ncollapse.theory.near_collapse import bound_geometry
 from ncollapse.theory.point import read_point, symmetrise
 
 DECAYS = {"weight_decay": 5e-3, "feature_decay": 5e-3}
@@ -138,3 +139,37 @@ def test_far_from_the_optimum_nothing_is_promised():
     c = nc.certify(h, y, w, None, nc.Problem("ce", 4, batch_size=12, **DECAYS))
     assert c.accuracy_bound == 0
     assert math.isnan(c.uniform_accuracy_bound)
+
+
+@pytest.mark.parametrize("features", ["free", "relu"])
+@pytest.mark.parametrize(("loss", "lb"), [("ce", 0.0), ("bce", 0.05), ("mse", 0.1)])
+def test_the_bounds_on_duality_and_spread_are_attained(loss, lb, features):
+    """Along an axis that neither W nor H uses nothing but a decay grows: all of the gap is in one term."""
+    p = nc.predict(loss, 4, per_class=6, bias_decay=lb, features=features, **DECAYS)
+    h, y, w, b = (part.numpy() for part in p.configuration(7))
+    h, y = h[np.repeat(np.unique(y, return_index=True)[1], 6)], np.repeat(np.arange(4), 6)
+    axis = np.linalg.svd(np.concatenate([w, h]))[2][-1]
+    rng = np.random.default_rng(0)
+    step = 0.2 * rng.standard_normal(4)
+    moved = w + np.outer(step, axis)
+    c = nc.certify(h, y, moved, b, p.problem)
+    assert c.gap == pytest.approx(5e-3 / 2 * (step**2).sum(), rel=1e-6)
+    assert c.duality_bound == pytest.approx(np.linalg.norm(step) / np.linalg.norm(moved), rel=1e-6)
+    if features == "free":
+        spread = 0.2 * rng.standard_normal((4, 6))
+        spread -= spread.mean(axis=1, keepdims=True)
+        c = nc.certify(h + np.outer(spread.ravel(), axis), y, w, b, p.problem)
+        assert c.within_class_bound == pytest.approx((spread**2).mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["bce", "mse"])
+def test_the_bound_on_errors_is_what_the_gap_pays_for(loss):
+    """A gap that pays for so many errors among 24 samples, and for no more, allows just as many."""
+    p = nc.predict(loss, 4, per_class=6, bias_decay=0.05, **DECAYS)
+    h, y, w, b = (part.numpy() for part in p.configuration())
+    h, y = h[np.repeat(np.unique(y, return_index=True)[1], 6)], np.repeat(np.arange(4), 6)
+    point = read_point(h, y, w, b, p.problem, None, {})
+    costs = point.form.confusion_cost(lower_bound(point).gradients)
+    for wrong in (0.5, 1.0, 2.5, 7.0):
+        found = bound_geometry(point, lower_bound(point), wrong * costs[0] / 24)
+        assert found.accuracy == pytest.approx(1 - wrong / 24, rel=1e-6)

@@ -118,7 +118,7 @@ def paired_difference(
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence}")
     if not (resolution >= 0 and smallest >= 0):
         raise ValueError(f"resolution and smallest: expected numbers of at least 0, got {resolution} and {smallest}")
-    found = estimate([b - a for a, b in zip(first, second) if math.isfinite(a) and math.isfinite(b)])
+    found = estimate([b - a for a, b in zip(first, second)])
     rounding = 1e-12 * max((abs(v) for v in (*first, *second) if math.isfinite(v)), default=0.0)
     mean = 0.0 if abs(found.mean) <= rounding else found.mean
     none = (mean, math.nan, math.nan, math.nan, found.n, confidence, resolution, smallest)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ncollapse.compare.findings import Finding, name_early
-from ncollapse.compare.numbers import show, show_factor, show_images, show_points
+from ncollapse.compare.numbers import name_all, show, show_factor, show_images, show_points
 from ncollapse.compare.quantities import QUANTITIES, Quantity
 from ncollapse.compare.ranking import Effect, Place, Ranking
 from ncollapse.compare.seeds import Difference, Estimate, seeds_needed
@@ -296,6 +296,8 @@ def _advice(ranking: Ranking) -> str:
     size = show_points(behind.mean)
     if behind.too_small:
         return f"A difference of {show_images(behind)} is too small to count: a larger test set would tell more."
+    if not behind.has_interval:
+        return f"It is the same in {name_all(behind.n)}, which gives no interval: more seeds would tell."
     needed = seeds_needed(behind)
     if needed is None or needed > MOST_SEEDS:
         return f"More than {MOST_SEEDS} seeds would be needed to tell {size} apart."

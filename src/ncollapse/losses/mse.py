@@ -197,9 +197,9 @@ class QuadraticForm(ConvexForm):
 class QuadraticSlopes:
     """a/2 (pos - goal)^2 + c/2 sum neg^2."""
 
-    a: float = 1.0
-    goal: float = 1.0
-    c: float = 1.0
+    a: float
+    goal: float
+    c: float
 
     def positive(self, p: float) -> float:
         return self.goal - p / self.a

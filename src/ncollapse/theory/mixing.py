@@ -67,9 +67,7 @@ class Mixing:
     def rows(self) -> Array:
         """One target row for each level [L, K], with class 0 as the own class and class 1 as the partner."""
         table = np.repeat(np.array(self.other)[:, None], self.num_classes, axis=1)
-        table[:, 0] = self.own
-        if self.num_classes > 1:
-            table[:, 1] = self.partner
+        table[:, 0], table[:, 1] = self.own, self.partner
         return table
 
     def enumerate(self) -> tuple[Array, Array]:
@@ -77,11 +75,11 @@ class Mixing:
         k = self.num_classes
         targets, chances = [], []
         for row, chance in zip(self.rows, self.probabilities):
-            plain = row[1] == row[-1] if k > 2 else row[1] == self.other[0] and row[0] == self.own[0]
+            plain = row[1] == row[-1]  # always for K = 2, where every class has one partner
             pairs = [(i, (i + 1) % k) for i in range(k)] if plain else [(i, j) for i in range(k) for j in range(k)]
             pairs = [(i, j) for i, j in pairs if i != j]
             for i, j in pairs:
-                target = np.full(k, row[-1] if k > 2 else 0.0)
+                target = np.full(k, row[-1])
                 target[i], target[j] = row[0], row[1]
                 targets.append(target)
                 chances.append(chance / len(pairs))
