@@ -72,7 +72,9 @@ def test_the_bar_is_one_percent(table_11, tmp_path, factor, verdict):
     assert {x.verdict for x in lines if x.field == "train.weight_energy"} == {verdict}
 
 
-@pytest.mark.parametrize(("off", "verdict"), [(0.009, "reproduced"), (-0.011, "not reproduced")])
+@pytest.mark.parametrize(
+    ("off", "verdict"), [(0.009, "reproduced"), (0.01, "reproduced"), (-0.01, "reproduced"), (-0.011, "not reproduced")]
+)
 def test_accuracies_have_one_point(off, verdict, tmp_path):
     experiment = get_experiment("bce-vs-ce/table-1")
     point = experiment.grid()[0]

@@ -179,7 +179,8 @@ def spread_over_losses(runs: Runs, place: dict[str, Any], field: str = "test.acc
         here.setdefault(str(keys.get("loss")), []).append(record.final(field))
     means = [statistics.fmean(here[loss]) for loss in LOSSES if loss in here]
     means = [mean for mean in means if math.isfinite(mean)]
-    return 100 * (max(means) - min(means)) if len(means) == len(LOSSES) else None
+    # accuracies are counts over samples: a range of exactly one point must not depend on rounding
+    return round(100 * (max(means) - min(means)), 9) if len(means) == len(LOSSES) else None
 
 
 def range_as_printed(runs: Runs, size: str) -> Claim:

@@ -113,12 +113,12 @@ class Line:
         """Whether the number is reproduced at an epoch tied with the best one, and not at the best one itself."""
         if self.ours is None or self.published is None or self.verdict != "reproduced":
             return False
-        return abs(self.ours - self.published.value) > tolerance(self)
+        return not is_within(abs(self.ours - self.published.value), tolerance(self))
 
     @property
     def needs_draw(self) -> bool:
         """Whether the number is reproduced because theory knows how far initial draws scatter it."""
-        return self.verdict == "reproduced" and self.distance > tolerance(replace(self, drawn=0.0))
+        return self.verdict == "reproduced" and not is_within(self.distance, tolerance(replace(self, drawn=0.0)))
 
 
 def compare(experiment: Experiment, matches: Sequence[Match]) -> list[Line]:
@@ -151,9 +151,18 @@ def judge(line: Line, lines: Sequence[Line], *, unsettled: bool = False) -> Line
         return replace(line, verdict="too short")
     if line.published is None or unsettled or line.field == "alpha":
         return replace(line, verdict="not judged")
-    if line.distance <= tolerance(line):
+    if is_within(line.distance, tolerance(line)):
         return replace(line, verdict="reproduced")
     return replace(line, verdict="reproduced in direction" if _keeps_order(line, lines) else "not reproduced")
+
+
+def is_within(distance: float, bound: float) -> bool:
+    """Whether a difference is within a tolerance; one of exactly the tolerance is, whichever way it was rounded.
+
+    >>> 0.77 - 0.76 <= 0.01, is_within(0.77 - 0.76, 0.01)
+    (False, True)
+    """
+    return distance <= bound * (1 + 1e-9)
 
 
 def tolerance(line: Line) -> float:

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ncollapse.papers.judge import Line, read_value, tolerance
+from ncollapse.papers.judge import Line, is_within, read_value, tolerance
 from ncollapse.papers.outcome import Outcome, list_judged
 from ncollapse.papers.tied_epochs import find_tied_epochs, read_changes
 from ncollapse.runs.record import RunRecord
@@ -64,7 +64,7 @@ def is_reproduced_at(number: Number, epochs: dict[str, int | None]) -> bool:
     if not number.records:
         return number.line.verdict == "reproduced"
     off = [_read_at(number, record, epochs[record.run_id]) for record in number.records]
-    return abs(statistics.fmean(off)) <= tolerance(number.line)
+    return is_within(abs(statistics.fmean(off)), tolerance(number.line))
 
 
 def _read_at(number: Number, record: RunRecord, epoch: int | None) -> float:

@@ -11,7 +11,7 @@ from ncollapse.grammar import count, join
 from ncollapse.papers import markdown
 from ncollapse.papers.archive import gpu_minutes
 from ncollapse.papers.catalogue import CATALOGUE
-from ncollapse.papers.judge import Line, compare, tolerance, tolerance_in_points
+from ncollapse.papers.judge import Line, compare, is_within, tolerance, tolerance_in_points
 from ncollapse.papers.matching import Match, epochs_of, group_by_point, is_trial, lag_of, match
 from ncollapse.papers.outcome import Outcome, list_judged
 from ncollapse.runs.identity import point_key
@@ -50,7 +50,7 @@ def summarise_sgd(outcomes: Iterable[Outcome]) -> str:
         return ""
     strict = [replace(line, keys={**line.keys, "optimizer": "adamw"}, drawn=0.0) for line in lines]
     kept = sum(line.verdict == "reproduced" for line in lines)
-    strictly = sum(line.distance <= tolerance(line) for line in strict)
+    strictly = sum(is_within(line.distance, tolerance(line)) for line in strict)
     return (
         f"Of the {len(lines)} numbers of runs with SGD that have a relative tolerance, {kept} are reproduced, to 5 %"
         f" or within the spread of initial draws, and {strictly} to the 1 % that other runs have to reach."
