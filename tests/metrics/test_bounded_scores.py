@@ -1,0 +1,78 @@
+"""The known errors of float32 scores, and the extremes that they leave certain, against float64."""
+
+import numpy as np
+import pytest
+import torch
+
+import ncollapse as nc
+from metrics.test_many_classes import send_to_float32
+from ncollapse.metrics import bounded_scores
+
+CASES = {  # sizes of features and weights, and what all of them have in common
+    "ordinary": (1.0, 1.0, 0.0, 0.0),
+    "large features": (1e4, 1.0, 0.0, 0.0),
+    "small features": (1e-4, 1.0, 0.0, 0.0),
+    "large weights": (1.0, 1e5, 0.0, 0.0),
+    "features with an offset": (1.0, 1.0, 300.0, 0.0),
+    "weights with an offset": (1.0, 1.0, 0.0, 300.0),
+    "both with an offset": (1e2, 1.0, 1e4, 30.0),
+}
+
+
+def draw(case, samples=120, classes=15, dim=6):
+    size, width, common, shared = CASES[case]
+    rng = np.random.default_rng(3)
+    labels, sizes = np.arange(samples) % classes, 10.0 ** rng.uniform(-2, 0, size=(samples, 1))
+    features = size * sizes * rng.normal(size=(samples, dim)) + common
+    return features, labels, width * rng.normal(size=(classes, dim)) + shared
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_float32_score_is_off_by_more_than_its_bound(case, monkeypatch):
+    """Of every score that the extremes are sought among; and the bound is of the size of float32 rounding."""
+    send_to_float32(monkeypatch)
+    features, labels, weight = draw(case)
+    seen, scales, add, negatives = [], [], bounded_scores._Extreme.add, bounded_scores.BoundedScores._add_negatives
+
+    def watch(extreme, scores, bound, x):
+        seen.append((scores.double().numpy().copy(), bound.numpy().copy()))
+        add(extreme, scores, bound, x)
+
+    def note(self, *arguments):
+        scales.append(self.negatives.scale)
+        negatives(self, *arguments)
+
+    monkeypatch.setattr(bounded_scores._Extreme, "add", watch)
+    monkeypatch.setattr(bounded_scores.BoundedScores, "_add_negatives", note)
+    m = nc.measure(features, labels, weight, None)
+    exact, own = features @ weight.T, np.eye(len(weight), dtype=bool)[labels]
+    assert len(seen) == 2
+    for scores, bound in seen:
+        off = np.abs(scores - scales[0] * exact)[~own].reshape(len(exact), -1).max(axis=1)
+        assert (off <= bound).all()
+        assert (off > 0).any()
+        most = np.linalg.norm(features, axis=1) * np.linalg.norm(weight, axis=1).max()
+        mean = np.abs(features.mean(axis=0)) @ np.abs(weight).max(axis=0)
+        assert (bound <= 100 * 2**-24 * scales[0] * (3 * most + 3 * mean)).all()
+    rounding = 1e-14 * np.abs(features).max() * np.abs(weight).max() * 6
+    assert m.negative_score.max == pytest.approx(exact[~own].max(), rel=1e-12, abs=rounding)
+    assert m.negative_score.min == pytest.approx(exact[~own].min(), rel=1e-12, abs=rounding)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("tile", [7, 64])
+def test_extremes_are_those_of_float64_where_float32_cannot_tell(sign, tile, monkeypatch):
+    """Two hundred scores within float32 rounding of the largest: one of them is largest in float64, wherever it is."""
+    send_to_float32(monkeypatch)
+    rng = np.random.default_rng(4)
+    for place in (0, 101, 199):
+        features = np.ones((200, 4)) + 1e-9 * rng.random((200, 4))
+        features[place] += 1e-8
+        weight = sign * np.array([[3.0, 2.0, 1.0, 0.5], [1.0, 0.0, 0.0, 0.0], [3.0, 2.0, 1.0, 0.5]])
+        labels = np.arange(200) % 3
+        monkeypatch.setattr(bounded_scores, "SCORES", tile)
+        m = nc.measure(features, labels, weight, None)
+        others = (features @ weight.T)[~np.eye(3, dtype=bool)[labels]]
+        found, expected = (m.negative_score.max, others.max()) if sign > 0 else (m.negative_score.min, others.min())
+        assert found == pytest.approx(expected, rel=1e-14)
+        assert torch.tensor(found).float() == torch.tensor(np.sort(others * sign)[-5] * sign).float()
