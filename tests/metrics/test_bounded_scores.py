@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
 import ncollapse as nc
 from metrics.test_many_classes import send_to_float32
 from ncollapse.metrics import bounded_scores
+from ncollapse.metrics.products import Products
+from ncollapse.metrics.rows import Rows
 
 CASES = {  # sizes of features and weights, and what all of them have in common
     "ordinary": (1.0, 1.0, 0.0, 0.0),
@@ -59,22 +62,47 @@ def test_no_float32_score_is_off_by_more_than_its_bound(case, monkeypatch):
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("tile", [200, 1 << 21])
+@pytest.mark.parametrize("tile", [1, 1 << 21])
 def test_extremes_are_those_of_float64_where_float32_cannot_tell(sign, tile, monkeypatch):
     """Hundreds of scores nearer to the largest than float32 rounding, of features that have nothing else in common."""
     send_to_float32(monkeypatch)
     monkeypatch.setattr(bounded_scores, "SCORES", tile)
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        weight, labels = 0.01 * rng.normal(size=(3, 16)), np.arange(400) % 3
+        weight, labels = 0.01 * rng.normal(size=(20, 16)), np.arange(400) % 20
         weight[0] = sign * rng.normal(size=16)
         along = weight[0] / (weight[0] @ weight[0])
         features = 3 * rng.normal(size=(400, 16))
         features += ((5 + 1e-7 * rng.random(400)) * sign - features @ weight[0])[:, None] * along
-        exact, own = features @ weight.T, np.eye(3, dtype=bool)[labels]
+        exact, own = features @ weight.T, np.eye(20, dtype=bool)[labels]
         others = sign * exact[~own]
         rounded = sign * (features.astype(np.float32) @ weight.T.astype(np.float32))[~own]
         assert others[rounded.argmax()] < others.max() - 1e-9, "float32 picks another one"
         m = nc.measure(features, labels, weight, None)
         found = m.negative_score.max if sign > 0 else -m.negative_score.min
         assert found == pytest.approx(others.max(), rel=1e-12)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("size", [0.0, 1e-3, 1e-2, 1.0])
+def test_the_extreme_is_found_whatever_errors_the_bounds_allow(sign, size):
+    """The worst of them: the extreme score is off by its whole bound one way, and all others the other way."""
+    g = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        x, weight = (torch.randn(n, 3, generator=g, dtype=torch.float64) for n in (9, 6))
+        exact = x @ weight.T
+        bound = size * torch.rand(9, generator=g, dtype=torch.float64)
+        off = sign * bound[:, None].expand(9, 6).clone()
+        off[sign * exact == (sign * exact).max()] *= -1
+        extreme = bounded_scores._Extreme(sign, Products(Rows(weight)), x.device)
+        for part in (slice(0, 4), slice(4, 9)):
+            extreme.add((exact + off)[part].float(), bound[part] + 1e-6, x[part])
+        assert float(sign * extreme.value) == pytest.approx(float((sign * exact).max()), rel=1e-14)
+
+
+def test_a_score_without_an_error_is_found():
+    x, weight = torch.tensor([[1.0, 2.0]], dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    for sign, expected in ((1.0, 2.0), (-1.0, 1.0)):
+        extreme = bounded_scores._Extreme(sign, Products(Rows(weight)), x.device)
+        extreme.add(x.float(), torch.zeros(1, dtype=torch.float64), x)
+        assert float(extreme.value) == expected

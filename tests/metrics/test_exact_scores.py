@@ -26,7 +26,7 @@ def score(features, labels, weight, bias):
 
 @pytest.mark.parametrize("rows", [40, 64, 100, 128, 150])
 def test_chunks_may_start_within_a_tile_and_reach_beyond_it(rows, monkeypatch):
-    """Tiles of 64 samples: a chunk of 100 leaves 36 of them waiting, and the next one completes them and starts more."""
+    """Tiles of 64 samples: a chunk of 100 leaves 36 of them waiting, and the next one goes on there."""
     monkeypatch.setattr(exact_scores, "CPU_SCORES", 1)
     monkeypatch.setattr(batches, "CPU_ROWS", rows)
     features, labels, weight, bias = draw(270)
@@ -52,7 +52,7 @@ def test_chunks_may_start_within_a_tile_and_reach_beyond_it(rows, monkeypatch):
 
 @pytest.mark.parametrize("where", ["first", "last", "scattered"])
 def test_the_scores_of_a_few_samples_that_are_zero_are_exactly_zero(where, monkeypatch):
-    """Around the middle of the others their scores cancel up to rounding only, which would decide between equal logits."""
+    """Around the middle of the others their scores cancel up to rounding only, which would break ties."""
     monkeypatch.setattr(exact_scores, "CPU_SCORES", 1)
     features, labels, weight, _ = draw(150, classes=7, offset=30.0)
     labels = np.arange(150) % 7

@@ -75,7 +75,8 @@ def test_a_run_that_collapses_is_not_the_failed_one():
 
 
 def spread(positive, negative):
-    return {name: {"mean": m, "std": s} for name, (m, s) in zip(("positive_score", "negative_score"), (positive, negative))}
+    named = zip(("positive_score", "negative_score"), (positive, negative))
+    return {name: {"mean": mean, "std": std} for name, (mean, std) in named}
 
 
 @pytest.mark.parametrize(
