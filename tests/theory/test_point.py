@@ -1,4 +1,4 @@
-"""What `certify` reads: the objective from the definition, with soft targets, thresholds, an offset and decays of batches."""
+"""What `certify` reads: the objective from its definition, of soft targets, with an offset, and decays of batches."""
 
 import math
 
