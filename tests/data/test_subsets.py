@@ -131,7 +131,8 @@ def test_long_tails_by_hand():
 @pytest.mark.parametrize("fraction", [0.001, 0.999])
 def test_no_part_of_a_split_is_empty(digits, fraction):
     few = samples_per_class(digits, 4)
-    with pytest.raises(ValueError, match=f"fraction: {fraction} of each class, rounded, leaves one part without"):
+    message = f"fraction: {fraction} of each class, rounded, leaves one part without samples"
+    with pytest.raises(ValueError, match=message):
         validation_split(few, fraction)
     rest, held = validation_split(few, 0.25)
     assert (rest.counts(), held.counts()) == ((3,) * 10, (1,) * 10)

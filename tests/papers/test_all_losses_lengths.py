@@ -125,3 +125,19 @@ def test_they_count_for_nothing_of_the_paper(tmp_path):
     assert [claim.holds for claim in outcome.beyond] == [True]
     assert all("800 epochs" in claim.text or "100 %" in claim.text for claim in outcome.claims)
     assert outcome.verdict.startswith("tried only")
+
+
+def test_seeds_count_by_their_mean():
+    """NC1 of three seeds, of which the median says the opposite."""
+    runs = [*four(2, 25, 0.01, metric=1.0), *four(2, 100, 0.01, metric=0.1)]
+    runs += [place(2, 100, "ce", 0.9, metric=value) for value in (0.1, 9.8)]
+    (claim,) = lengths.collapse_further(runs)
+    assert claim.holds is False
+    assert "NC1: CE 1 to 3.3, " in claim.detail
+
+
+def test_without_an_accuracy_of_each_loss_nothing_is_decided():
+    runs = [*four(2, 25, 0.02), *four(2, 100, 0.01)]
+    runs[1][1].summary["test"].clear()
+    (claim,) = lengths.agree_further(runs)
+    assert claim.holds is None

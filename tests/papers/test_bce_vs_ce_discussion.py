@@ -74,6 +74,36 @@ def test_a_run_that_collapses_is_not_the_failed_one():
     assert [claim.holds for claim in found] == [True, False, False, False, False]
 
 
+def spread(positive, negative):
+    named = zip(("positive_score", "negative_score"), (positive, negative))
+    return {name: {"mean": mean, "std": std} for name, (mean, std) in named}
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative", "holds"),
+    [
+        ((5.7, 0.6), (-0.6, 0.6), True),
+        ((5.7, 0.6), (-0.6, 0.4), False),  # one of both standard deviations is not enough
+        ((5.7, 0.4), (-0.6, 0.6), False),
+        ((5.7, 0.6), (-0.6, 0.5), False),  # larger than 0.5, as printed
+        ((-0.7, 0.6), (-0.6, 0.6), False),
+        ((5.7, float("nan")), (-0.6, 0.6), None),
+    ],
+)
+def test_the_failed_run_scatters_in_both_scores(positive, negative, holds):
+    assert claims.failed_collapse([failed("ce", **spread(positive, negative))])[1].holds is holds
+
+
+def test_every_failed_run_has_to_be_like_the_printed_one():
+    other = failed("ce", accuracy=0.9, uniform_accuracy=0.0001, **spread((5.7, 0.1), (-0.6, 0.1)))
+    found = claims.failed_collapse([failed("ce"), other])
+    assert [claim.holds for claim in found[:3]] == [False, False, False]
+    edge = publications.load("bce-vs-ce")["table-7"]
+    edge = edge.find("train.accuracy", data="cifar10", model="resnet50", optimizer="sgd", loss="ce").value - 0.01
+    assert claims.failed_collapse([failed("ce", accuracy=edge)])[0].holds is True, "at least so much"
+    assert claims.failed_collapse([failed("ce", accuracy=edge - 1e-9)])[0].holds is False
+
+
 def pictured(tmp_path, loss, distance):
     """A run with a snapshot in which cat and dog have variance 1 and lie `distance` apart."""
     rng = np.random.default_rng(0)
@@ -100,3 +130,42 @@ def test_cat_and_dog_are_further_apart_under_bce(ce, bce, holds, tmp_path):
     runs = [pictured(tmp_path, "ce", ce), pictured(tmp_path, "bce", bce)]
     assert [claim.holds for claim in claims.cat_and_dog(runs)] == [holds] * 3
     assert claims.separates_cat_from_dog([({"loss": loss}, run()) for loss in ("ce", "bce")]).holds is None
+
+
+def test_cat_and_dog_are_classes_3_and_5_of_cifar10(tmp_path):
+    """Each has a variance of its own; those of the other classes and their distances do not count."""
+    names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+    labels = np.repeat(np.arange(10), 2)
+    means = np.diag(np.arange(1.0, 11.0))
+    lengths = {"cat": 1.0, "dog": 3.0}
+    steps = np.array([lengths.get(names[k], 100.0) for k in labels]) * np.tile([1.0, -1.0], 10)
+    arrays = {
+        "test.features": np.ascontiguousarray(means[labels] + steps[:, None] * np.eye(10)[0]),
+        "test.labels": labels,
+        "test.class_means": means,
+    }
+    expected = (1 + 9) / 2 / (4**2 + 6**2)
+    folder = tmp_path / "whole"
+    folder.mkdir()
+    save_file(arrays, folder / "snapshot.safetensors")
+    assert claims.measure_overlap(replace(run(), path=folder)) == pytest.approx(expected, rel=1e-12)
+    for name in arrays:
+        folder = tmp_path / name
+        folder.mkdir()
+        save_file({key: value for key, value in arrays.items() if key != name}, folder / "snapshot.safetensors")
+        assert np.isnan(claims.measure_overlap(replace(run(), path=folder)))
+
+
+def test_every_pair_has_to_overlap_less_and_pairs_without_pictures_do_not_count(tmp_path):
+    runs = {}
+    for seed, (ce, bce) in enumerate([(2.0, 4.0), (4.0, 2.0), (2.0, 2.0)]):
+        (tmp_path / str(seed)).mkdir()
+        pair = [pictured(tmp_path / str(seed), loss, far) for loss, far in (("ce", ce), ("bce", bce))]
+        if ce == bce:
+            pair[1] = (pair[1][0], replace(pair[1][1], path=pair[0][1].path))
+        runs[seed] = [({**keys, "seed": seed}, replace(r, config={**r.config, "seed": seed})) for keys, r in pair]
+    assert claims.separates_cat_from_dog(runs[0] + runs[1]).holds is False
+    assert claims.separates_cat_from_dog(runs[2]).holds is False, "as much is not less"
+    half = [runs[1][0], (runs[1][1][0], replace(runs[1][1][1], path=tmp_path / "none"))]
+    assert claims.separates_cat_from_dog(runs[0] + half).holds is True
+    assert claims.separates_cat_from_dog(half).holds is None

@@ -80,9 +80,21 @@ def test_classes_that_vanish_too_early_are_told_from_those_that_should():
     assert vanish.holds is False
 
 
+@pytest.mark.parametrize(("rare", "vanishes"), [(0.39, True), (0.41, False), (0.2, True)])
+@pytest.mark.parametrize("largest", [4.0, 3.0])
+def test_a_class_has_vanished_below_a_tenth_of_the_largest_norm_at_the_optimum(rare, vanishes, largest):
+    """Of 4, whatever the largest in training is."""
+    there = record([largest, rare], best_means=(4.0, 0.0), ratio=100)
+    kept = record([largest, rare], best_means=(4.0, 1.0), ratio=20)
+    vanish, remain, _ = vanish_as_predicted([there, kept])
+    assert vanish.holds is vanishes
+    assert remain.holds is not vanishes
+
+
 def test_the_ratios_lie_on_both_sides_of_the_optimum_s():
     points = get_experiment("ncollapse/minority-collapse").grid()
     assert [point.keys["ratio"] for point in points] == list(RATIOS)
+    assert RATIOS[0] == 1, "classes of equal size are what the others are compared with"
     rare = []
     for point in points:
         large = 5421  # the smallest class of MNIST, of which all large classes keep as many

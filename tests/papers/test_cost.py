@@ -16,6 +16,7 @@ from ncollapse.papers.cost import (
     PACKED_PERCEPTRONS,
     STEP_MS,
     count_weights,
+    estimate_measurement,
     estimate_minutes,
     estimate_step,
     estimate_step_of,
@@ -109,6 +110,23 @@ def test_the_estimate_follows_the_measured_rate():
     assert estimate_minutes(recipe.override(optim__batch_size=32)) > 1.9 * estimate_minutes(recipe)
     tail = recipe.override(data__name="cifar100", data__long_tail=100.0)
     assert estimate_minutes(tail) < 0.4 * estimate_minutes(recipe.override(data__name="cifar100"))
+
+
+def test_steps_and_measurements_take_as_long_as_their_pixels():
+    """Four times the pixels take four times as long, and the stem for large images leaves a sixteenth of them."""
+    recipe = train_point({"data": "cifar10", "model": "resnet18", "optimizer": "adamw", "loss": "ce"}).recipe
+    plain, large = (recipe.override(data__image_size=size) for size in (32, 64))
+    assert estimate_measurement(plain) == pytest.approx(0.14 * 1.83 / 128), "a share of a trained sample's time"
+    for estimate in (estimate_step_of, estimate_measurement):
+        assert estimate(large) == pytest.approx(4 * estimate(plain))
+        whole = recipe.override(data__image_size=128, model__stem="imagenet")
+        assert estimate(whole) == pytest.approx(estimate(plain))
+
+
+def test_the_two_adams_keep_the_same_state():
+    recipe = load(TOGETHER[0])[1].override(optim__name="adam")
+    assert estimate_step_of(recipe.override(optim__name="adamw")) == estimate_step_of(recipe)
+    assert estimate_step_of(recipe.override(optim__name="sgd")) < estimate_step_of(recipe)
 
 
 def test_steps_are_those_that_were_measured():

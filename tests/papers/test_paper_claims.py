@@ -66,6 +66,24 @@ def test_the_means_are_orthogonal_if_every_two_of_them_are(largest, holds):
     assert imbalanced_relu.are_orthogonal([({}, run())]).holds is None
 
 
+def test_every_run_has_to_have_orthogonal_means():
+    near, far = (({}, run(train__mean_cosines={"min": -low, "max": 0.01})) for low in (0.02, 0.3))
+    unknown = ({}, run(train__mean_cosines={"min": float("nan"), "max": 0.9}))
+    found = imbalanced_relu.are_orthogonal([near, far])
+    assert found.holds is False
+    assert found.detail == "largest cosine between two of them 0.0200, 0.3000"
+    assert imbalanced_relu.are_orthogonal([near, unknown]).holds is True
+    assert imbalanced_relu.are_orthogonal([unknown]).detail == ""
+    assert imbalanced_relu.are_orthogonal([({}, run(train__mean_cosines={"min": -0.1, "max": 0.0}))]).holds is False
+
+
+def test_the_optimisers_of_ours_are_told_from_the_printed_one():
+    runs = [({"optimizer": name}, run()) for name in ("sgd", "sgd-momentum", "adam")]
+    assert [imbalanced_relu.is_ours(keys) for keys, _ in runs] == [False, True, True]
+    assert imbalanced_relu.list_ours(runs) == ["adam", "sgd-momentum"], "what collapses comes first"
+    assert imbalanced_relu.list_ours(runs[:2]) == ["sgd-momentum"]
+
+
 @pytest.mark.parametrize("item", ["table-12", "table-13"])
 def test_the_printed_scores_lie_further_apart_under_bce(item):
     table = publications.load("bce-vs-ce")[item]

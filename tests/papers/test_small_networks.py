@@ -124,3 +124,22 @@ def test_features_of_the_narrow_networks_are_free_and_have_too_few_dimensions():
         problem = point.recipe.problem(num_classes=10, samples=60_000)
         assert (problem.dim, problem.features) == (point.keys["dim"], "free")
         assert problem.dim < problem.num_classes - 1
+
+
+def test_recipes_are_as_their_captions_say():
+    narrow = get_experiment("ncollapse/k-greater-than-d")
+    dims = sorted({point.recipe.model.feature_dim_linear for point in narrow.grid()})
+    assert f"projected to {dims[0]}, {dims[1]} and {dims[2]} dimensions." in narrow.caption
+    assert len(dims) == 3
+    three = get_experiment("ncollapse/three-optimisers")
+    recipes_of = {point.recipe.optim.name: point.recipe for point in three.grid()}
+    plain = recipes_of["sgd"]
+    assert f"on {plain.data.samples_per_class} images of each class" in three.caption
+    assert f"with a batch size of {plain.optim.batch_size} and decays" in three.caption
+    assert f"{plain.optim.epochs} epochs of SGD and Adam, {recipes_of['lbfgs'].optim.epochs} of L-BFGS" in three.caption
+    assert plain.decays.weight == plain.decays.feature == plain.decays.bias == 5e-4
+    for recipe in recipes_of.values():
+        assert recipe.data == plain.data
+        assert recipe.optim.batch_size == plain.optim.batch_size
+        assert (recipe.loss.kappa, recipe.loss.beta) == (1.0, 1.0), "plain MSE"
+        assert recipe.optim.epochs % recipe.measure_every == 0, "the last epoch is measured"

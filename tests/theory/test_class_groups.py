@@ -125,3 +125,23 @@ def test_no_matrix_of_all_classes_is_made():
     assert point.gradients.shape == (3, 900)  # a row for each of three counts
     assert point.counts.sum() == len(y)
     assert points.read_point(h, y, w, b, problem, None, {}, dense=True).gradients.shape == (900, 900)
+
+
+@pytest.mark.parametrize("sizes", [(3, 2), (4, 1, 2), (2, 2, 2), (1, 1)])
+def test_the_norm_for_non_negative_features_is_that_of_the_positive_part(sizes):
+    """Of the whole K x K matrix, for groups of classes: the smaller of the norms of C C^T and of its positive part."""
+    rng = np.random.default_rng(0)
+    index = np.repeat(np.arange(len(sizes)), sizes)
+    groups, present = group_classes(index.astype(float)), np.arange(len(sizes))
+    tighter = 0
+    for _ in range(40):
+        own, others = 2 * rng.normal(size=len(sizes)), rng.normal(size=(len(sizes), len(sizes)))
+        scales = rng.random(len(sizes)) + 0.1
+        dense = others[index][:, index]
+        np.fill_diagonal(dense, own[index])
+        square = (scales[index][:, None] * dense) @ (scales[index][:, None] * dense).T
+        bounds = [np.linalg.eigvalsh(part)[-1] for part in (square, np.maximum(square, 0.0))]
+        found = symmetric_norm(expand_rows(own, others, groups, present), scales, groups, present, relu=True)
+        assert found == pytest.approx(np.sqrt(min(bounds)), rel=1e-9)
+        tighter += bounds[1] < bounds[0] * (1 - 1e-9)
+    assert 0 < tighter < 40, "else one of both decides alone"

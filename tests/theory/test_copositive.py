@@ -66,6 +66,38 @@ def test_supports_that_are_left_out_have_no_larger_maximum(kind):
             assert maximise_on_cone(matrix)[0] == pytest.approx(try_every_support(matrix), rel=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["random", "centred", "uneven"])
+def test_the_supports_alone_find_the_maximum(kind, monkeypatch):
+    """Without the local search, which is right so often that the supports are hardly ever needed."""
+    monkeypatch.setattr(copositive, "_climb_faces", lambda matrix, row: (matrix[row, row], np.eye(len(matrix))[row]))
+    rng = np.random.default_rng(8)
+    larger = 0
+    for k in (2, 3, 5, 7):
+        for _ in range(6):
+            factor = rng.standard_normal((k, k))
+            if kind != "random":
+                factor = factor - factor.mean(axis=0) if kind == "centred" else factor + 2 * rng.random((k, 1))
+            matrix = factor @ factor.T
+            value, v = maximise_on_cone(matrix)
+            assert value == pytest.approx(try_every_support(matrix), rel=1e-12)
+            assert (v >= 0).all()
+            assert v @ matrix @ v == pytest.approx(value, rel=1e-8)
+            larger += value > matrix.diagonal().max() * 1.01
+    assert larger > 6
+
+
+@pytest.mark.parametrize("alone", [0, 1, 2, 3, 5])
+def test_the_rows_of_the_largest_entries_may_be_the_wrong_start(alone):
+    """Three rows with products of 0.9 reach 2.8; each of the others is opposed to all and has a larger own product."""
+    matrix = np.full((3 + alone, 3 + alone), -0.01)
+    matrix[:3, :3] = 0.9
+    np.fill_diagonal(matrix, [1.0] * 3 + [1.1 + 0.1 * i for i in range(alone)])
+    assert np.linalg.eigvalsh(matrix)[0] > 0
+    value, v = maximise_on_cone(matrix)
+    assert value == pytest.approx(2.8, rel=1e-12)
+    assert v == pytest.approx([3**-0.5] * 3 + [0] * alone, abs=1e-9)
+
+
 def test_an_addition_bounds_the_maximum_whatever_the_vector():
     rng = np.random.default_rng(6)
     exact = 0
@@ -123,3 +155,19 @@ def test_the_two_simple_bounds_can_both_be_loose():
         simple = min(np.linalg.eigvalsh(m)[-1] for m in (matrix, np.maximum(matrix, 0)))
         loose += simple > maximise_on_cone(matrix)[0] * (1 + 1e-6)
     assert loose > 5
+
+
+@pytest.mark.parametrize("found", [0.0, 0.5])
+def test_many_rows_are_bounded_whatever_the_search_finds(found, monkeypatch):
+    """The bound is one for itself: a search that finds nothing, or half of the maximum, does not lower it."""
+    rng = np.random.default_rng(9)
+    monkeypatch.setattr(copositive, "ENUMERATED", 1)
+    for k in (3, 4, 6, 8):
+        for _ in range(3):
+            matrix = random_matrix(rng, k)
+            exact = try_every_support(matrix)
+            monkeypatch.setattr(copositive, "_climb", lambda m, value=found * exact: (value, np.eye(len(m))[0]))
+            value, _ = maximise_on_cone(matrix)
+            assert value >= exact * (1 - 1e-12)
+            if k <= 4:
+                assert value == pytest.approx(exact, rel=1e-4)

@@ -173,3 +173,59 @@ def test_the_bound_on_errors_is_what_the_gap_pays_for(loss):
     for wrong in (0.5, 1.0, 2.5, 7.0):
         found = bound_geometry(point, lower_bound(point), wrong * costs[0] / 24)
         assert found.accuracy == pytest.approx(1 - wrong / 24, rel=1e-6)
+
+
+def read_optimum(loss, num_classes, decay, **options):
+    """A predicted optimum of six samples a class: its problem, the arguments of `certify`, and the class means."""
+    p = nc.predict(loss, num_classes, per_class=6, weight_decay=decay, feature_decay=decay, **options)
+    h, y, w, b = (part.numpy() for part in p.configuration(num_classes + 2))
+    means = h[np.unique(y, return_index=True)[1]]
+    return p.problem, (np.repeat(means, 6, axis=0), np.repeat(np.arange(num_classes), 6), w, b), means
+
+
+@pytest.mark.parametrize("decay", [1e-5, 1e-7])
+def test_a_loss_of_differences_does_not_see_the_mean_of_the_weight(decay):
+    """All rows of W moved along the largest direction of the features: NC3 grows by more than the loss accounts for."""
+    problem, (h, y, w, b), means = read_optimum("ce", 2, decay, bias=False)
+    direction = np.linalg.svd(means - means.mean(axis=0))[2][0]
+    moved = w + 1e-3 * np.linalg.norm(w) * direction
+    c, m = nc.certify(h, y, moved, b, problem), nc.measure(h, y, moved, b)
+    z = means @ w.T
+    least = 1 / (1 + math.exp(z[0, 0] - z[0, 1]))  # the least probability, the curvature
+    seen = math.sqrt(2 * 2 * c.gap / least) / np.linalg.norm(z - z.mean(axis=1, keepdims=True))
+    assert m.nc3 > 2 * seen, "what the loss sees does not bound it"
+    assert c.nc3_bound == pytest.approx(2 * math.hypot(m.nc3, seen), rel=1e-3)
+
+
+@pytest.mark.parametrize(("loss", "features"), [("bce", "free"), ("bce", "relu"), ("mse", "free"), ("mse", "relu")])
+def test_the_bounds_have_the_constants_of_the_theory(loss, features):
+    """Of any gap at the optimum itself, where A = t B: the least eigenvalue of B B^T, and what the gap takes off it."""
+    k, decay = 4, 5e-3
+    problem, (h, y, w, b), means = read_optimum(loss, k, decay, bias_decay=0.05, features=features)
+    point = symmetrise(read_point(h, y, w, b, problem, None, {}))
+    bound = lower_bound(point)
+    spread = math.sqrt(6 * decay) * (means - means.mean(axis=0))
+    eigenvalue = np.linalg.svd(spread)[1][k - 2] ** 2
+    t = math.sqrt(decay) * np.linalg.norm(w - w.mean(axis=0)) / np.linalg.norm(spread)
+    assert (t > 1.01) == (features == "relu")
+    z = means @ w.T - b
+    size = np.linalg.norm(z - z.mean(axis=1, keepdims=True) - z.mean(axis=0) + z.mean())
+    scale = decay * math.sqrt(6)
+    for gap in (1e-18, 1e-12, 1e-8):
+        found, epsilon = bound_geometry(point, bound, gap), math.sqrt(2 * gap)
+        delta = found.nc3 * size / 2
+        weight, everything = math.sqrt(decay) * np.linalg.norm(w), math.sqrt(decay) * np.linalg.norm(h)
+        floor = eigenvalue - (scale * delta + epsilon * everything) / t
+        assert found.nc1 == pytest.approx(2 * gap / (k * floor), rel=1e-6, abs=0)
+        assert found.nc2 - found.nc3 == pytest.approx(2 * epsilon * weight / (t * scale) / size, rel=1e-6, abs=0)
+        if loss == "mse":  # 1/2 |z - y|^2: of curvature 1
+            assert delta == pytest.approx(math.sqrt(2 * k * gap), rel=1e-6, abs=0)
+
+
+def test_a_loss_of_unknown_curvature_has_no_bound_on_the_frames():
+    problem, arrays, _ = read_optimum("ce", 4, 5e-3, bias=False)
+    point = symmetrise(read_point(*arrays, problem, None, {}))
+    point.form.least_curvature = lambda gradient, budget: None
+    found = bound_geometry(point, lower_bound(point), 1e-9)
+    assert found.within_class > 0
+    assert all(map(math.isnan, (found.nc1, found.nc2, found.nc3)))

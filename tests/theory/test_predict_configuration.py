@@ -215,3 +215,12 @@ def test_json_holds_the_norms_of_unequal_classes():
     assert found["collapse_weight_decay"] == imbalanced.collapse_weight_decay
     balanced = nc.predict("ce", num_classes=3, per_class=3, **decays)
     assert "class_norms" not in balanced.to_dict()
+
+
+def test_the_rarest_class_has_a_row():
+    """A count that is 0 as a fraction of small denominator, beside another."""
+    p = nc.predict("ce", class_counts=[1.0, 1e-5], bias=False, features="relu", weight_decay=1e-3, feature_decay=1e-3)
+    labels = p.configuration().labels
+    assert set(labels.tolist()) == {0, 1}
+    assert (labels == 1).sum() == 1
+    assert len(labels) == pytest.approx(100_000, abs=1), "as many as a configuration has at most"

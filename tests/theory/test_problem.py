@@ -5,6 +5,7 @@ import math
 import pytest
 
 import ncollapse as nc
+from ncollapse.theory import Mixing
 
 DECAYS = {"weight_decay": 5e-4, "feature_decay": 5e-4}
 
@@ -156,3 +157,28 @@ def test_no_closed_form_is_said(loss, change, message):
         assert found.lower_bound <= found.objective * (1 + 1e-12)
     if change.get("dim") is None and loss != "focal":
         assert found.objective - found.lower_bound < 1e-7
+
+
+def test_a_law_of_targets_knows_its_classes():
+    law = Mixing.of_shares(4, [1.0, 0.7], [0.5, 0.5])
+    assert nc.Problem("ce", mixing=law, per_class=2, **DECAYS).num_classes == 4
+    assert nc.Problem("ce", 4, mixing=law, per_class=2, **DECAYS).num_classes == 4
+    with pytest.raises(ValueError, match=r"mixing: expected a law of 5 classes, got one of 4"):
+        nc.Problem("ce", 5, mixing=law, per_class=2, **DECAYS)
+    with pytest.raises(TypeError, match=r"mixing: expected a Mixing, as theory\.mixing_law returns, got 0\.2"):
+        nc.Problem("ce", 4, mixing=0.2, per_class=2, **DECAYS)
+    others = {"class_counts": [1, 1, 1, 1], "logit_offset": [0.0] * 4}
+    for name, value in others.items():
+        with pytest.raises(ValueError, match="mixing: expected neither class_counts, targets nor logit_offset"):
+            nc.Problem("ce", mixing=law, **{name: value}, **DECAYS)
+
+
+def test_groups_of_soft_targets_are_weighted_by_their_classes():
+    """Counts are scaled to the batch, equal rows are put together, and a row weighs what its classes do."""
+    rows, counts = [(0.25, 0.75), (1.0, 0.0), (0.25, 0.75)], [2, 3, 5]
+    loss = nc.CELoss(weight=[1.0, 3.0])
+    groups = nc.Problem(loss, targets=rows, target_counts=counts, batch_size=20, **DECAYS).groups
+    assert groups.targets.tolist() == [[0.25, 0.75], [1.0, 0.0]]
+    assert groups.counts == pytest.approx([14.0, 6.0])
+    assert groups.shares == pytest.approx([7 * 2.5 / 20.5, 3 / 20.5])
+    assert groups.labels is None

@@ -1,5 +1,7 @@
 """Derivatives with respect to the decays, against finite differences of the prediction itself."""
 
+import math
+
 import pytest
 
 import ncollapse as nc
@@ -25,6 +27,9 @@ CASES = [
     ("mse", 5, {"bias_decay": 5.0}),
     ("mse", 5, {"bias_decay": 0.7, "features": "relu"}),
     ("mse", 5, {"bias_decay": 0.7, "dim": 2}),
+    ("mse", 10, {"bias_decay": 0.0, "dim": 1, "weight_decay": 0.05}),
+    ("mse", 5, {"bias": False, "dim": 3}),
+    ("mse", 5, {"bias_decay": 0.7, "dim": 2, "weight_decay": 50.0}),
     ("mse", 5, {"bias_decay": 0.7, "kappa": 2.0, "beta": 4.0}),
     ("ce", None, {"class_counts": [9, 4, 1], "per_class": None, "bias": False, "features": "relu"}),
     ("ce", None, {"class_counts": [9, 4, 0.05], "per_class": None, "bias": False, "features": "relu"}),
@@ -49,6 +54,7 @@ def test_against_finite_differences(loss, k, more):
         for name, row in table.items():
             slope = (getattr(up, name) - getattr(down, name)) / (2 * step if value else step)
             assert row[decay] == pytest.approx(slope, rel=1e-4, abs=1e-6), (name, decay)
+            assert row[decay] or math.copysign(1.0, row[decay]) > 0, "printed as 0, not as -0"
 
 
 @pytest.mark.parametrize("features", ["free", "relu"])

@@ -53,7 +53,7 @@ def sum_classes(
     chunks = 0
     for features, labels in source.read(source.rows(), room):
         chunks += 1
-        if source.num_classes is None and len(labels):
+        if source.num_classes is None:
             largest = int(labels.max())
             if num_classes is None and largest >= len(counts):
                 refuse_inferred(largest)

@@ -93,8 +93,6 @@ class ExactScores(SampleScores):
     def finish_tile(self) -> None:
         """Find what is wanted of the products that wait."""
         place, count = self.waiting, self.waiting.stop - self.waiting.start
-        if not count:
-            return
         scores, other = self.products[: self.classes, :count], self.other[:, :count]
         if self.nearest is not None:
             means = self.products[self.classes :, :count].add_(self.around_anchor)

@@ -112,5 +112,5 @@ def _norm_of_positive_part(gram: Array, apart: Array, sizes: Array) -> float:
     between = np.maximum(gram, 0.0)
     positive = np.maximum(within, 0.0)
     np.fill_diagonal(between, diagonal + (sizes - 1) * positive)
-    rest = np.where(sizes > 1, diagonal - positive, 0.0)
-    return max(float(np.linalg.eigvalsh(between)[-1]), float(rest.max()))
+    # the parts orthogonal to the means have diagonal - positive, which is no more than the diagonal of `between`
+    return float(np.linalg.eigvalsh(between)[-1])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ncollapse.losses.mse import QuadraticSlopes
-from ncollapse.theory.balanced import Symmetric, is_plain_square, relu_factor
+from ncollapse.theory.balanced import Symmetric, relu_factor
 from ncollapse.theory.cost import differentiate_cost
 from ncollapse.theory.imbalanced import find_prices
 from ncollapse.theory.optimum import Optimum
@@ -66,11 +65,6 @@ def _vary_symmetric(optimum: Optimum, dmu: float, ddecay: float) -> tuple[dict[s
         form, factor = problem.loss.contrastive_form(k), relu_factor(problem)
         if form is not None and state.a > 0:
             da = form.d_gap(problem.mu * factor, state.a) * factor * dmu
-    elif problem.dim is not None and problem.dim < k and is_plain_square(symmetric.form) and not relu:
-        assert isinstance(symmetric.form, QuadraticSlopes)
-        c, goal = symmetric.form.c, symmetric.form.goal
-        da = -k * dmu / c if state.a > 0 else 0.0
-        db = goal * ddecay / (c * k * (1 + problem.bias_decay / c) ** 2) if problem.bias else 0.0
     else:
         decay = problem.bias_decay if problem.bias else None
         da, dc, db = differentiate_separable(symmetric.form, k, problem.mu, decay, relu, state, dmu, ddecay)
