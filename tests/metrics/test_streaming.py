@@ -6,9 +6,6 @@ import importlib
 import io
 import math
 import pickle
-import subprocess
-import sys
-import warnings
 
 import numpy as np
 import pytest
@@ -448,15 +445,7 @@ def test_plot_draws_curves(data):
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
     """What two gloo processes found together: this one and another."""
-    folder = tmp_path_factory.mktemp("gloo")
-    command = [sys.executable, two_processes.__file__, "1", str(folder)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as other:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="measure: no sample of classes 3, 4")
-            two_processes.main(0, folder)
-        _, errors = other.communicate(timeout=120)
-    assert other.returncode == 0, errors
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+    return two_processes.run_both(tmp_path_factory.mktemp("gloo"))
 
 
 @pytest.mark.parametrize("name", ["whole", "again", "masked", "idle", "step"])
