@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ncollapse import data
-from ncollapse.data import EvalLoader, FolderEvalLoader
+from ncollapse.data import EvalLoader, FolderEvalLoader, Samples
 from ncollapse.data.normalisation import Normalisation, choose_normalisation
 from ncollapse.features import run_model
 from ncollapse.features.spool import FeatureSpool
@@ -21,7 +21,6 @@ from ncollapse.models.factory import call_factory
 from ncollapse.models.weights import read_weights, rename, strip_wrappers, tensors_of
 from ncollapse.plugins import LIBRARIES
 
-Samples = data.Dataset | data.FolderDataset
 NAMED = 5
 
 

@@ -1,7 +1,7 @@
 """Data sets, seeded subsets, augmentation and loaders that live on the device."""
 
 from ncollapse.data.augment import Augment
-from ncollapse.data.catalogue import INFO, NORMALISATION, load
+from ncollapse.data.catalogue import INFO, NORMALISATION, Samples, load
 from ncollapse.data.dataset import Dataset, MissingSplit
 from ncollapse.data.folders import FolderDataset
 from ncollapse.data.loader import DeviceLoader, EvalLoader
@@ -28,6 +28,7 @@ __all__ = [
     "FolderEvalLoader",
     "FolderLoader",
     "MissingSplit",
+    "Samples",
     "eval_loader",
     "hold_out_test",
     "load",

@@ -16,6 +16,8 @@ from ncollapse.data.gaussian import load_gaussian
 from ncollapse.data.idx import DIGITS, GARMENTS, load_idx
 
 SPLITS = ("train", "test")
+Samples = Dataset | FolderDataset
+"""What `load` returns."""
 CIFAR_STATISTICS = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 IMAGENET_STATISTICS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -117,7 +119,7 @@ def is_known(name: str) -> bool:
     return name in INFO or kind == "gaussian" or (kind in ("folder", "npz") and rest != "")
 
 
-def load(name: str, root: str | os.PathLike[str] | None = None, split: str = "train") -> Dataset | FolderDataset:
+def load(name: str, root: str | os.PathLike[str] | None = None, split: str = "train") -> Samples:
     """Read a data set: a name of INFO, "folder:PATH", "npz:PATH", or "gaussian" ("gaussian:num_classes=4,std=0.5").
 
     `root` defaults to the environment variable NCOLLAPSE_DATA. Image folders come back as a FolderDataset.

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ncollapse.data.catalogue import INFO, SPLITS, find_folder, find_root, load, suggest_name
-from ncollapse.data.dataset import Dataset, MissingSplit
+from ncollapse.data.catalogue import INFO, SPLITS, Samples, find_folder, find_root, load, suggest_name
+from ncollapse.data.dataset import MissingSplit
 from ncollapse.data.folders import FolderDataset
 from ncollapse.data.images import read_image
 
@@ -64,7 +64,7 @@ def check_data(root: str | os.PathLike[str] | None = None, names: tuple[str, ...
 
 def check_own(name: str) -> Finding:
     """Read data of the user's own: count the samples of every class, and decode every image of a folder."""
-    splits: dict[str, Dataset | FolderDataset] = {}
+    splits: dict[str, Samples] = {}
     problems: list[str] = []
     notes: list[str] = []
     for split in SPLITS:
@@ -89,7 +89,7 @@ def check_own(name: str) -> Finding:
     )
 
 
-def describe_counts(samples: Dataset | FolderDataset) -> str:
+def describe_counts(samples: Samples) -> str:
     """Say how many training samples the classes have, the largest and the smallest by name.
 
     >>> describe_counts(load("digits"))
@@ -106,7 +106,7 @@ def describe_counts(samples: Dataset | FolderDataset) -> str:
     return f"training samples a class: {ends[0]} to {ends[1]}, ratio {ratio:.3g}"
 
 
-def _find_small(samples: Dataset | FolderDataset, held_out: bool) -> Iterator[str]:
+def _find_small(samples: Samples, held_out: bool) -> Iterator[str]:
     """Warn of classes too small for a test share of their own."""
     least = 3 if held_out else 1
     small = [name for name, count in zip(samples.classes, samples.counts()) if count < least]

@@ -88,7 +88,7 @@ def summarise_spreads(outcomes: Iterable[Outcome]) -> str:
     for _, line in list_judged(outcomes):
         if line.spread is not None and line.published is not None and line.published.std is not None:
             printed, digits = float(line.published.std), len(line.published.std.partition(".")[2])
-            near[line.short].append(abs(line.spread - printed) <= max(0.1 * printed, 10.0**-digits))
+            near[line.short].append(is_within(abs(line.spread - printed), max(0.1 * printed, 10.0**-digits)))
     whole, short = near[False], near[True]
     if not whole and not short:
         return ""

@@ -21,8 +21,8 @@ from ncollapse.sweep.spawn import count_threads
 from ncollapse.train.theory import BALANCED_UP_TO
 
 if TYPE_CHECKING:
+    from ncollapse.data import Samples
     from ncollapse.train import Recipe
-    from ncollapse.train.build import Samples
     from ncollapse.train.setup import Training
 
 TUNING = Path("tuning", "runs")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ncollapse import data
-from ncollapse.data.catalogue import list_files
+from ncollapse.data.catalogue import Samples, list_files
 from ncollapse.data.normalisation import choose_normalisation
 from ncollapse.models import Network, create
 from ncollapse.plugins import is_plugin
@@ -21,7 +21,6 @@ from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Batches, split_evenly
 from ncollapse.train.recipe import Recipe
 
-Samples = data.Dataset | data.FolderDataset
 _seeding = threading.Lock()
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ncollapse.data import Samples
 from ncollapse.models import Network
 from ncollapse.runs.folder import RunFolder
 from ncollapse.theory import Problem
 from ncollapse.train import optimiser
 from ncollapse.train.background import begin
-from ncollapse.train.build import Loaders, Samples, build_model, load_splits, make_loaders
+from ncollapse.train.build import Loaders, build_model, load_splits, make_loaders
 from ncollapse.train.casting import CastFeatures
 from ncollapse.train.distributed import World
 from ncollapse.train.evaluate import Extractor
